@@ -124,7 +124,7 @@ class Plan:
     """All runs of a campaign with the effect on each.
 
     `trouble` is set if the executor could not be reached: resubmissions may be missing. `notes` name changed limits,
-    the code of runs, and obstacles of all of them.
+    the code of runs, and obstacles of all of them; `remarks` are on valid, but hardly intended fields of the spec.
     """
 
     campaign: str
@@ -132,6 +132,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     trouble: Unreachable | None = None
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     screening: ScreeningPlan | None = None
 
     @property
@@ -184,13 +185,10 @@ def most_gpu_hours(run: Run) -> float:
 def make_plan(store: Store | None, submission: Submission) -> Plan:
     """Make the plan; `store` is None if there is none yet.
 
-    Raises UserError as `spec_diff`, SpecError as `script_checks.require_usable`.
+    Raises UserError as `spec_diff`, SpecError as `script_checks.checked_code`.
     """
     campaign, change = spec_diff(store, submission)
-    copies = submission.codes(make=False)
-    codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
-    if any(run.config.command for run in submission.runs):
-        script_checks.require_usable(submission, copies.seen)
+    codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
@@ -200,14 +198,14 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
-    notes += [*describe(copies.seen), *_kept_code(submission, change, codes)]
-    notes += [*remarks(submission.spec), *_unseeded(submission.spec, copies.seen)]
+    notes += [*describe(different), *_kept_code(submission, change, codes)]
+    noted = (*remarks(submission.spec), *_unseeded(submission.spec, different))
     if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
         notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     screening = _screening(submission, runs)
-    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), screening)
+    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), noted, screening)
 
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:

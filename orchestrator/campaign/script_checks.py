@@ -33,31 +33,54 @@ _IN_CONFIG: Final = (
 )
 """Fields of `train` in the DeepSpeed configuration."""
 _IN_VARIABLES: Final = frozenset({*_SIZES, "seed", "steps"})
-_OUTPUTS: Final = frozenset(
-    """output_dir out_dir outdir output_path output_folder logging_dir log_dir logdir save_dir save_path results_dir
-    run_dir exp_dir default_root_dir tensorboard_dir""".split()  # noqa: SIM905
+_WRITTEN: Final = "outputs?|save|saves|results?|ckpts?|checkpoints?|out"
+_OUTPUT: Final = re.compile(rf"(?:.*_)?(?:{_WRITTEN})(?:_to)?")
+_OUTPUT_FOLDER: Final = re.compile(
+    rf"(?:.*_)?(?:{_WRITTEN}|logs?|logging|work|runs?|sweep|exp|experiment|default_root|tensorboard|tb)"
+    r"_?(?:(?<=save_)\w+_|(?<=output_)\w+_)?(?:dir|directory|path|folder)"
 )
-"""Options that name a folder to write to, in common scripts."""
+"""Names of options for a folder to write to, in common scripts."""
+_INPUT: Final = re.compile(
+    r"(?:.*_)?(?:load|resume|restore|restart|pretrained|init|initial|from|input|teacher)(?:_.*)?"
+)
+_FILE: Final = re.compile(r".*\.[A-Za-z]\w+")
+_PATH: Final = re.compile(rf".*/.*|{_FILE.pattern}|{_WRITTEN}|logs|runs|models?", re.IGNORECASE)
+"""Values that can only be a path, as after `--save`, which may also name a kind, or a flag."""
+_OPTION: Final = re.compile(rb"--deepspeed|add_config_arguments|HfArgumentParser|TrainingArguments")
+"""The text of a script that has an option for a DeepSpeed configuration."""
 _CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _NAMED: Final = 3
 
 
-def require_usable(submission: Submission, codes: Sequence[Code]) -> None:
-    """Raise SpecError with the mistakes in the command of a submission, as far as this machine has its files."""
-    findings = [*_unused(submission, codes), *_shared_folders(submission.runs), *_missing(submission)]
-    if findings:
-        document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))
-        raise SpecError([document.problem(finding) for finding in findings])
+def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, ...]]:
+    """Return the code of each run, by the hash of its configuration, and all different ones; nothing is copied.
+
+    Raises:
+        SpecError: the command has mistakes, as far as this machine has its files.
+        UserError: the code cannot be copied, or others may write it.
+    """
+    copies = submission.codes(make=False)
+    codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
+    if any(run.config.command for run in submission.runs):
+        findings = [*_unused(submission, copies.seen), *_shared_folders(submission), *_missing(submission)]
+        if findings:
+            document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))
+            raise SpecError([document.problem(finding) for finding in findings])
+    return codes, copies.seen
 
 
 def variables_read(codes: Sequence[Code]) -> frozenset[str] | None:
     """Return the names after `CAMPAIGN_` in all files of the code; None if not all of it is known."""
-    trees = [code.tree for code in codes if code.tree]
-    files = [tree.root / path for tree in trees for path in tree.files]
-    if not files or len(trees) < len(codes):
+    if not all(code.tree for code in codes):
         return None
-    names = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
-    return None if b"" in names else frozenset(name.decode() for name in names)  # a name that the script puts together
+    names = {name for text in _texts(codes) for name in _VARIABLE.findall(text)}
+    if b"" in names or not codes:  # a name that the script puts together
+        return None
+    return frozenset(name.decode() for name in names)
+
+
+def _texts(codes: Sequence[Code]) -> Iterator[bytes]:
+    return ((code.tree.root / path).read_bytes() for code in codes if code.tree for path in code.tree.files)
 
 
 def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
@@ -73,13 +96,16 @@ def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
     if not open_ones or (read := variables_read(codes)) is None:
         return
     configured = "ds_config" in names or "DS_CONFIG" in read
+    has_option = any("--deepspeed" in word for word in spec.command or ()) or any(map(_OPTION.search, _texts(codes)))
     for setting in open_ones:
         section, name = _section(setting), short_name(setting.key)
         in_config = section == "deepspeed" or name in _IN_CONFIG
         if not (in_config and configured) and not {name.upper() for name in _names_of(setting) & _IN_VARIABLES} & read:
             place = setting.place[:-1] if isinstance(setting.place[-1], int) else setting.place
-            hints = [f"--{name} {{{name}}}"] * (section == "train") + ["--deepspeed {ds_config}"] * in_config
-            hint = f"add {' or '.join(hints)} to `command`, in the script's own spelling"
+            options = [f"--{name} {{{name}}}"] * (section == "train")
+            options += ["--deepspeed {ds_config}"] * (in_config and has_option)
+            hint = f"add {' or '.join(options)} to `command`, in the script's own spelling"
+            hint = hint if options else "let the script pass the file in CAMPAIGN_DS_CONFIG to deepspeed.initialize"
             yield Finding((place,), "does not reach the script: all its values would run the same", hint, at_key=True)
 
 
@@ -109,17 +135,29 @@ def _arguments(run: Run) -> Iterator[tuple[str, str]]:
             yield "", word
 
 
-def _shared_folders(runs: Sequence[Run]) -> Iterator[Finding]:
+def _shared_folders(submission: Submission) -> Iterator[Finding]:
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for run in runs:
+    for run in submission.runs:
         for option, value in _arguments(run):
-            name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-            if name in _OUTPUTS and not names_in(value) and not value.startswith(("/dev/", "-")):
+            if _is_output(option, value) and not Path(submission.workdir, value).is_file():
                 users[option, value].append(run.name)
     for (option, value), names in users.items():
         if len(set(names)) > 1:
-            message = f"{option} {value} is the same folder for several runs: {some(names, _NAMED)}"
-            yield Finding((("command",),), message, f"write {value.rstrip('/')}/{{run}}, or {{checkpoint_dir}}")
+            is_file = bool(_FILE.fullmatch(value))
+            kind, own = (
+                ("file", f"{{run_dir}}/{Path(value).name}") if is_file else ("folder", f"{value.rstrip('/')}/{{run}}")
+            )
+            message = f"{option} {value} is the same {kind} for several runs: {some(names, _NAMED)}"
+            yield Finding((("command",),), message, f"write {own}" + ", or {checkpoint_dir}" * (not is_file))
+
+
+def _is_output(option: str, value: str) -> bool:
+    name = re.sub(r"[-.]", "_", option.lstrip("-+")).lower()
+    if not name or _INPUT.fullmatch(name) or names_in(value) or "$" in value or value.startswith(("/dev/", "-")):
+        return False
+    if re.search("ckpt|checkpoint", name) and "save" not in name and value.startswith(("/", "~")):
+        return False  # as likely the weights to start from
+    return bool(_OUTPUT_FOLDER.fullmatch(name) or (_OUTPUT.fullmatch(name) and _PATH.fullmatch(value)))
 
 
 def _missing(submission: Submission) -> Iterator[Finding]:

@@ -128,10 +128,15 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
 def _from_sbatch(script: Path, path: Path) -> int:
     from dscampaign.orchestrator.spec.from_sbatch import spec_of
     from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
+    from dscampaign.orchestrator.spec.sbatch_options import options_of
     from dscampaign.orchestrator.spec.templates import write_new
 
     check_folder_of(path)
-    draft = spec_of(script.read_text(encoding="utf-8", errors="replace"), script.stem, os.environ)
+    text = script.read_text(encoding="utf-8", errors="replace")
+    draft = spec_of(text, script.stem, os.environ)
+    if not any(options_of(text)) and (draft.line is None or script.suffix == ".py"):
+        hint = "name the file that you pass to sbatch; for a training script, write a spec: `campaign init`"
+        raise UserError(f"{script} is no batch script: it has no #SBATCH line", hint)
     write_new({path: yaml_of(draft, script.name)})
     counts = (
         f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}, not understood: {len(draft.unclear)}"
@@ -145,28 +150,30 @@ def _from_sbatch(script: Path, path: Path) -> int:
 @set_option
 @json_option
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
-    """Check a spec and every run that it expands to.
+    """Check a spec, every run that it expands to, and the files of its command.
 
     Reports all errors at once, each with its line; with --json as a list.
 
     Examples:
       campaign validate campaign.yaml --set train.steps=10
     """
+    from dscampaign.orchestrator.campaign.script_checks import checked_code
     from dscampaign.orchestrator.spec.validate import remarks
 
     try:
-        checked, runs = read_runs(spec, sets)
+        submission, _ = read_submission(spec, sets, PlaceOptions())
+        checked_code(submission)
     except SpecError as error:
         if not as_json:
             raise
         echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
-    name = checked.name
+    name, names, notes = submission.spec.name, [run.name for run in submission.runs], remarks(submission.spec)
     if as_json:
-        echo_json({"campaign": name, "valid": True, "runs": [run.name for run in runs], "notes": remarks(checked)})
+        echo_json({"campaign": name, "valid": True, "runs": names, "notes": notes})
     else:
-        echo(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
-        for remark in remarks(checked):
+        echo(f"{spec}: ok · {name}, {count(len(names), 'run')}")
+        for remark in notes:
             echo_err(f"note: {remark}")
     return EXIT_OK
 

@@ -17,7 +17,7 @@ from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
 from .model import Spec
 from .sbatch_options import MOST_POINTS, Draft, count, name_from, number_at_end, options_of, take_container, take_option
-from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, statements, words_of
+from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, redirection_of, statements, words_of
 from .slurm_section import SlurmConfig
 from .texts import findings as secrets_in
 
@@ -38,6 +38,7 @@ _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your sh
 _RANKS: Final = "ranks find each other and their GPUs without it"
 _OTHER_FILE: Final = "this file may start the training: read it with --from-sbatch, below the #SBATCH lines of this one"
 _BEFORE: Final = "run it before `submit`, or as a line of `slurm.setup`"
+_LOGS: Final = "logs go to the attempt's folder, and `campaign logs` shows them"
 _AFTER: Final = "run it once the campaign is done"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
@@ -51,11 +52,11 @@ _SOURCED: Final = re.compile(r"(?:(?<=^source )|(?<=^\. ))(?=[\w.])[\w./-]+/[\w.
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
-    r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone.*", re.DOTALL
+    r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)", re.DOTALL
 )
 _COUNT: Final = re.compile(
     r"for\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;[^;<]*<(?P<with>=?)\s*(?P<end>[^;]+?)\s*;[^;)]*\+\+[^;)]*\)\)"
-    r"\s*(?:;|\n)?\s*do\b(?P<body>.*)\bdone.*",
+    r"\s*(?:;|\n)?\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)",
     re.DOTALL,
 )
 _DEFAULT: Final = re.compile(
@@ -79,11 +80,16 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
     """
     variables = {name: environment[name] for name in ("HOME", "USER") if name in environment}
     draft = Draft(name_from(stem), Variables(variables, taken=_TAKEN), environment)
+    if flags := re.match(r"#!\s*\S+(?:\s+\w*sh)?\s+(-.*)", text):
+        reason = "`module` and `conda` work without it" if "l" in flags[1] else _NEEDLESS["set"]
+        draft.needless.append(("1", f"{flags[1].strip()}: {reason}"))
     for place, options in options_of(text):
         for name, value in options.items():
             take_option(draft, place, name, value)
     count(draft)
     _take_all(draft, list(statements(text)))
+    for name in dict.fromkeys(_REFERENCE.findall(" ".join((*draft.container.values(), *draft.mounts)))):
+        draft.unclear.append((draft.at or "options", f"{name} is not set here: write its value below `container`"))
     if draft.line is None:
         draft.unclear.append(("end", "no line starts a training script: its Python script, module or launcher"))
     elif draft.variables.columns and not draft.columns:
@@ -155,6 +161,8 @@ def _take_block(draft: Draft, statement: Statement) -> None:
         line = statement.line + statement.text[: loop.start("body")].count("\n")
         _take_all(trial, list(statements(loop["body"], line)))
         if trial.line is not draft.line:
+            trial.in_turn *= len(values)
+            _take_redirection(trial, statement.place, loop["after"])
             vars(draft).update(vars(trial))
             return
     advice = "; for a loop over values of the training, write an axis in `matrix`" if kind == "`for`" else ""
@@ -256,6 +264,9 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         advice = f"; {error.hint}" if isinstance(error, Hint) else ""
         draft.unclear.append((place, f"{text}: {error}{advice}"))
         return
+    if not words and redirection_of(text):  # `exec > FILE`
+        _take_redirection(draft, place, text)
+        return
     if line is None or (draft.line and line.launcher == "python"):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
         draft.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if draft.line else _BEFORE}"))
@@ -266,6 +277,7 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     if draft.line:
         draft.unclear.append((draft.at, f"{shlex.join(draft.line.script)}: run it before `submit`"))
     draft.at = place
+    _take_redirection(draft, place, text)
     for name, value in line.dropped.items():
         if name.startswith("container_"):
             take_container(draft, name, value)
@@ -280,6 +292,19 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         if not re.match("u$|module|container", name) and name not in refused
     ]:
         draft.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
+
+
+def _take_redirection(draft: Draft, place: str, text: str) -> None:
+    """Note that output needs no file; other programs that read it need a look."""
+    redirection = redirection_of(text)
+    if redirection.endswith("&"):
+        draft.in_turn = 0
+    if redirection.startswith("||"):
+        draft.needless.append((place, f"{redirection}: the campaign retries a failed run, or reports it"))
+    elif re.search(r"(?<!\|)\|(?!\|)&?\s*(?!tee\b)\w", redirection):
+        draft.unclear.append((place, f"{redirection}: no shell reads the output; {_LOGS}"))
+    elif redirection.strip("& "):
+        draft.needless.append((place, f"{redirection}: {_LOGS}"))
 
 
 def _in_folder(draft: Draft, line: LaunchLine) -> LaunchLine:
@@ -341,6 +366,7 @@ def _out_of_shell(draft: Draft, place: str, words: list[str]) -> list[str]:
             *before, last = statements(words[at + 2])
             for statement in before:
                 _take(draft, replace(statement, place=place), rest=last.text)
+            _take_redirection(draft, place, last.text)
             return [*words[:at], *_without_variables(draft, place, draft.variables.words(last.text))]
     return words
 

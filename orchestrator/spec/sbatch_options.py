@@ -29,6 +29,7 @@ class Draft:
     Attributes:
         folder: the folder in which the next line runs.
         at: place of the launch line.
+        in_turn: runs that a loop starts one after another; 0 if any is in the background.
         taken: places of the lines that were taken over.
         needless, unclear: place of a line, with a note.
     """
@@ -46,6 +47,7 @@ class Draft:
     sizes: dict[str, str] = field(default_factory=dict)
     line: LaunchLine | None = None
     at: str = ""
+    in_turn: int = 1
     taken: list[str] = field(default_factory=list)
     needless: list[tuple[str, str]] = field(default_factory=list)
     unclear: list[tuple[str, str]] = field(default_factory=list)

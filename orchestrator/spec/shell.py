@@ -187,10 +187,19 @@ def words_of(text: str, *, redirected: bool = True) -> list[str]:
     """
     text = _EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)
     if not redirected:
-        operators = {ord(char): _HIDDEN[ord(char)] for char in "|>&"}
-        text = _QUOTED.sub(lambda match: match[0].translate(operators if match[0][0] in "\\'\"" else {}), text)
-        text = _REDIRECT.sub("", text)
+        text = _REDIRECT.sub("", _quotes_hidden(text))
     return [word.translate(_SHOWN) for word in shlex.split(text)]
+
+
+def redirection_of(text: str) -> str:
+    """Return a command's part from the first `>` or `|` on, or the `&` at its end; "" for none."""
+    match = _REDIRECT.search(_quotes_hidden(_EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)))
+    return match[0].translate(_SHOWN).strip() if match else ""
+
+
+def _quotes_hidden(text: str) -> str:
+    operators = {ord(char): _HIDDEN[ord(char)] for char in "|>&"}
+    return _QUOTED.sub(lambda match: match[0].translate(operators if match[0][0] in "\\'\"" else {}), text)
 
 
 def option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES,
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
 from . import batch_size, conflicts
+from .matrix import points, short_name
 from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
@@ -23,6 +25,7 @@ _REQUIRED: Final = {
 }
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
+_SEED: Final = re.compile(r"(?:\w+[_-])?seed")
 _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
 
 
@@ -49,10 +52,15 @@ def remarks(spec: Spec) -> list[str]:
     notes = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
     times = [spec.slurm.time]
     for name, values in spec.matrix.items():
-        last, listed = name.rpartition(".")[2], values if isinstance(values, list) else []
+        listed = values if isinstance(values, list) else []
         times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
-        if last in ("seed", "random_seed") and len(listed) > 1:
-            advice = f"for repeats of each point, write `repeats: {len(listed)}` instead"
+    seeds: dict[str, set[str]] = defaultdict(set)
+    for setting in (setting for point in points(spec.matrix)[0] for setting in point.settings):
+        if _SEED.fullmatch(short_name(setting.key)):
+            seeds[str(setting.place[1])].add(str(setting.value))
+    for name, values in seeds.items():
+        if len(values) > 1:
+            advice = f"for repeats of each point, write `repeats: {len(values)}` instead"
             notes.append(f"axis {name}: each seed is compared as a condition of its own; {advice}")
     for time in dict.fromkeys(times) if spec.executor == "slurm" else ():
         if match := MINUTES_SECONDS.fullmatch(time):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.jobs.shared import ds_config
-from dscampaign.jobs.shared.placeholders import filled_words, without_escapes
+from dscampaign.jobs.shared.placeholders import OF_A_RANK, filled_words, without_escapes
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.commands import SPEC, typed
@@ -66,7 +66,7 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
         [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes],
         _shortages(plan, page),
         _ended_badly(plan),
-        [clean(note) for note in plan.notes],
+        [clean(line) for line in (*plan.notes, *(f"note: {remark}" for remark in plan.remarks))],
         _screening(plan),
         [summary(plan, page)],
     ]
@@ -116,6 +116,8 @@ def _command(plan: Plan) -> list[str]:
         return []
     sizes = {"micro_batch": item.micro_batch, "accumulation": item.accumulation, "resume_from": ""}
     words = [without_escapes(word) for word in filled_words(item.run.config.command or (), sizes)]
+    if (added := f"--local_rank={{{OF_A_RANK}}}") in words:  # as a launcher adds it
+        words = [item.run.config.launcher or "deepspeed", *(word for word in words if word != added)]
     return [f"{item.name} runs `{clean(shlex.join(words))}`"]
 
 
@@ -168,7 +170,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "gpu_hours": plan.gpu_hours,
         "later": plan.count(Sign.LATER),
         "screening": asdict(plan.screening) if plan.screening else None,
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *plan.remarks],
         "runs": [_document(item) for item in plan.runs],
     }
 

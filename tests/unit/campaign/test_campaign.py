@@ -181,7 +181,7 @@ def test_the_plan_remarks_on_repeats_whose_seed_reaches_no_script(
     world: World, script: str, changes: dict[str, Any], remarked: bool
 ) -> None:
     (world.folder / "train.py").write_text(script)
-    notes = make_plan(world.store, world.submission(**changes)).notes
+    notes = make_plan(world.store, world.submission(**changes)).remarks
     assert any("nothing in `command` uses the seed" in note for note in notes) is remarked
 
 

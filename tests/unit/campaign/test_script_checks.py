@@ -9,6 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.cli.main import main
 
+OUTPUTS = "out output save savedir work-dir workdir checkpoint_dir ckpt_dir train.outputDir results save_model_path"
 HEAD = "name: x\nexecutor: local\nranks_per_node: 1\n"
 SIZED = HEAD + "train: {global_batch: 8, micro_batch: 2}\n"
 
@@ -30,7 +31,8 @@ def plan(folder: Path, text: str, script: str = "") -> int:
             "",
             "--zero_stage {zero_stage} or --deepspeed {ds_config}",
         ),
-        ("", "train.lr: [1e-3, 1e-4]", "", "add --lr {lr} or --deepspeed {ds_config} to `command`"),
+        ("", "train.lr: [1e-3, 1e-4]", "p.add_argument('--deepspeed')", "add --lr {lr} or --deepspeed {ds_config} to"),
+        ("", "train.lr: [1e-3, 1e-4]", "", "add --lr {lr} to `command`, in"),
         ("--lr {{lr}}", "lr: [1e-3, 1e-4]", "", "add --lr {lr}"),
         ("", "seq_len: [1, 2]", "os.environ['CAMPAIGN_DS_CONFIG']", "add --seq_len {seq_len} to"),
         ("", "micro_batch: [1, 2]", "os.environ['CAMPAIGN_SEED']", "add --micro_batch {micro_batch}"),
@@ -41,7 +43,12 @@ def plan(folder: Path, text: str, script: str = "") -> int:
             "add --deepspeed {ds_config}",
         ),
         ("", "strategy: [zero1, zero2]", "", "add --strategy {strategy}"),
-        ("", "deepspeed: [{steps_per_print: 1}, {steps_per_print: 2}]", "", "add --deepspeed {ds_config} to"),
+        (
+            "",
+            "deepspeed: [{steps_per_print: 1}, {steps_per_print: 2}]",
+            "",
+            "let the script pass the file in CAMPAIGN_",
+        ),
         ("--lr {lr}", "size: [{zero_stage: 1, lr: 1}, {zero_stage: 2, lr: 2}]", "", "add --zero_stage {zero_stage}"),
     ],
 )
@@ -89,6 +96,12 @@ def test_an_axis_that_may_reach_the_script(tmp_path: Path, command: str, axis: s
         ("--output_dir out/{run}", 2, ""),
         ("--output_dir {checkpoint_dir} --logging_dir {run_dir}/logs", 2, ""),
         ("--output_dir /dev/null --data_dir data", 2, ""),
+        *((f"--{name} out", 2, f"--{name} out is the same folder") for name in OUTPUTS.split()),
+        ("hydra.run.dir=out", 2, "hydra.run.dir out is the same folder"),
+        ("--ckpt-path model.pt", 2, "--ckpt-path model.pt is the same file for several runs"),
+        ("--ckpt-path train.py --load_checkpoint_dir ck --resume_from_checkpoint out/1", 2, ""),
+        ("--pretrained-ckpt-path out/a.pt --init_checkpoint_dir out --checkpoint_dir /models/base", 2, ""),
+        ("--save best --output 100 --log wandb --run_name out --logging_steps 5 --cache_dir out", 2, ""),
     ],
 )
 def test_a_folder_that_all_runs_would_write_to(
@@ -96,6 +109,8 @@ def test_a_folder_that_all_runs_would_write_to(
 ) -> None:
     status = plan(tmp_path, f"{HEAD}command: train.py {arguments}\nrepeats: {repeats}\n")
     assert (status != 0) is bool(words)
+    assert words in capsys.readouterr().err
+    assert main(["validate", str(tmp_path / "spec.yaml")]) == status
     assert words in capsys.readouterr().err
 
 
@@ -117,3 +132,11 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     head = HEAD.replace("executor: local\n", "") if "executor" in spec else HEAD
     assert (plan(tmp_path, head + spec) != 0) is bool(words)
     assert words in capsys.readouterr().err
+
+
+def test_the_plan_shows_the_launcher_and_marks_remarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = "slurm: {gpus_per_node: 1, time: '4:00'}\n"
+    assert plan(tmp_path, f"name: x\n{slurm}command: deepspeed train.py --out {{run}}\n") == 0
+    page = capsys.readouterr().out
+    assert f"runs `deepspeed {tmp_path}/train.py --out run`" in page
+    assert '\nnote: slurm.time "4:00" is 4 minutes for Slurm' in page

@@ -30,8 +30,9 @@ def test_a_script_becomes_the_spec_expected(script: Path) -> None:
     assert main(["init", "--from-sbatch", str(script)]) == 0
     text = Path("campaign.yaml").read_text()
     assert text == script.with_suffix(".yaml").read_text()
-    for name in re.findall(r"[\w/.-]+\.(?:py|json|yaml|sif)\b", text):
-        for file in (Path(name), Path("experiments", name)):
+    stages = "".join(text.replace("{stage}", stage) for stage in "123")
+    for name in re.findall(r"[\w/.-]+\.(?:py|json|yaml|sif)\b", stages):
+        for file in (Path(name), Path("experiments", name), Path("src", name)):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
     Path("pkg").mkdir(exist_ok=True)
@@ -70,6 +71,60 @@ def test_nothing_is_executed_and_no_secret_is_copied() -> None:
     assert not Path("ran").exists()
     assert token not in text
     assert "B=`touch ran`: only a shell finds its value" in text
+
+
+def made_of(lines: str) -> str:
+    return yaml_of(spec_of(f"#SBATCH --gpus=1 -t 20\n{lines}", "x", {}), "x.sbatch")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            """#SBATCH -a 0-5\nS=(1 2 3)\nD=(8 9)\nL=(2 4)\ni=$((SLURM_ARRAY_TASK_ID / 3))
+            python t.py --seed ${S[$((SLURM_ARRAY_TASK_ID % 3))]} --d ${D[$i]} --l ${L[$i]}\n""",
+            ["t.py --seed {seed} --d", "  seed: 1\n", "    - {d: 8, l: 2}\n    - {d: 9, l: 4}\nrepeats: 3\n"],
+        ),
+        ("for s in 7 5 6; do python t.py --x.random-seed=$s --o o/$s; done", ["seed: 5\n", "--o o/{seed}\nrepeats: 3"]),
+        ("#SBATCH -a 1-3\npython t.py --seed $SLURM_ARRAY_TASK_ID\n", ["--seed {seed}\nrepeats: 3"]),
+        ("for seed in 1 2 40; do python t.py $seed; done", ["  # each seed is compared", "  seed: [1, 2, 40]"]),
+        ("for S in 1 2; do SEED=$S python t.py; done", ['  SEED: "{seed}"', "  seed: 1\n", "t.py\nrepeats: 2"]),
+        (
+            "#SBATCH -a 1-3\nC=$(sed -n ${SLURM_ARRAY_TASK_ID}p c)\npython t.py --c $C --seed $SLURM_ARRAY_TASK_ID\n",
+            ["task: [1, 2, 3]"],
+        ),
+    ],
+)
+def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
+    assert [word for word in words if word not in made_of(lines)] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("python t.py > a.log 2>&1 &\nwait\n", "#   2: > a.log 2>&1 &: logs go"),
+        ("for a in 1 2; do python t.py $a; done 2>&1 | tee log", "#   2: 2>&1 | tee log: logs go"),
+        ("exec > a.log\npython t.py", "#   2: > a.log: logs go"),
+        ("srun bash -c 'python t.py |& tee log'", "#   2: |& tee log: logs go"),
+        ("python t.py | grep -v x", "#   2: | grep -v x: no shell reads the output"),
+        ("python t.py || exit 1", "#   2: || exit 1: the campaign retries"),
+        ("for a in 1 2; do python t.py $a; done", "  time: 20  # was for all 2 runs, one after another; now for each"),
+        ("for a in 1 2; do python t.py $a & done\nwait", "  time: 20\n"),
+        ("#SBATCH -a 1-2\npython t.py $SLURM_ARRAY_TASK_ID", "  time: 20\n"),
+        ("apptainer exec -B $DATA:/data a.sif python t.py", "DATA is not set here: write its value"),
+    ],
+)
+def test_the_rest_of_a_line_is_accounted_for(lines: str, words: str) -> None:
+    assert words in made_of(lines)
+
+
+def test_a_file_that_is_no_batch_script(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text('"""\npython train.py\n"""\n')
+    Path("notes.txt").write_text("hello\n")
+    for name in ("train.py", "notes.txt"):
+        assert main(["init", "--from-sbatch", name]) == 2
+        assert f"{name} is no batch script" in capsys.readouterr().err
+    assert not Path("campaign.yaml").exists()
 
 
 def test_nodes_follow_from_tasks_and_an_array_that_nothing_uses_is_noted() -> None:
