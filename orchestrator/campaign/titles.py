@@ -78,11 +78,11 @@ def _part(axis: str, value: Any) -> str:
         return f"{words} unset"
     if isinstance(value, int) and plain in _COUNTED:
         return count(value, _COUNTED[plain])
-    text = _VALUES.get((plain, str(value))) or (_value(value) if plain in _BY_THEMSELVES else None)
-    return text or f"{words} {_value(value)}"
+    text = _VALUES.get((plain, str(value))) or (value_text(value) if plain in _BY_THEMSELVES else None)
+    return text or f"{words} {value_text(value)}"
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value in short: small numbers as `3e-4`, of a path its last part."""
     if isinstance(value, float) and 0 < abs(value) < 0.01:
         digits, _, exponent = f"{value:.3e}".partition("e")

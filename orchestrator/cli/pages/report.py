@@ -13,10 +13,13 @@ from dscampaign.orchestrator.report.compare.difference import ComparedOperands, 
 from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.compare.wording import difference, times
+from dscampaign.orchestrator.report.compare.wording import difference_text, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .text import Page, Style, table
+
+_BY_LOSS: Final = ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
+_LEADING: Final = (Standing.BEST, Standing.FIRST)
 
 _ROWS: Final = 12
 """More conditions than this are left to the report."""
@@ -24,7 +27,11 @@ _ROWS: Final = 12
 
 def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None = None) -> str:
     """For each workload the answer and its conditions, best first; with `configs`, its configuration too."""
-    parts = ["\n".join(_answer(workload, results.campaign.name, configs, page)) for workload in results.workloads]
+    effort = results.effort if len(results.workloads) == 1 else ""
+    parts = [
+        "\n".join(_answer(workload, results.campaign.name, configs, page, effort)) for workload in results.workloads
+    ]
+    parts += [page.paint(results.effort, Style.DIM)] if results.effort and not effort else []
     if any(workload.answer.undecided for workload in results.workloads):
         command = f"next: {typed('recommend', results.campaign.name, '--by', 'loss')}   (or --by speed)"
         parts.append(page.paint(command, Style.DIM))
@@ -37,15 +44,23 @@ def comparison_page(compared: ComparedOperands, page: Page, limits: Sequence[Lim
     return "\n\n".join([*("\n".join(_comparison(pair, page, limits)) for pair in compared.comparisons), *alone])
 
 
-def _answer(results: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
+def _answer(
+    results: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page, effort: str
+) -> Iterator[str]:
     answer, chosen = results.answer, results.answer.chosen
     if results.workload.name:
         yield page.paint(clean(results.workload.name), Style.BOLD)
     yield page.paint(clean(answer.sentence), Style.BOLD)
+    if effort:
+        yield page.paint(effort, Style.DIM)
     yield ""
     score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
-    header = ("condition", score, "speed vs best", "memory", "loss vs baseline", "verdict")
-    yield from table(page, header, (_row(row, score) for row in answer.rows[:_ROWS]), "-rrrrw", capitals=False)
+    shown = answer.rows[:_ROWS]
+    if answer.lead is Objective.LOSS:
+        yield from table(page, _BY_LOSS, map(_row_by_loss, shown), "-rrrw", capitals=False)
+    else:
+        header = ("condition", score, "speed vs best", "memory", "loss vs baseline", "verdict")
+        yield from table(page, header, (_row(row, score) for row in shown), "-rrrrw", capitals=False)
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
     notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
@@ -71,19 +86,26 @@ def unread_config(chosen: Condition) -> str:
 
 
 def _row(row: Row, score: str) -> tuple[str, ...]:
-    pair, loss = row.comparison, row.comparison.loss.difference
+    pair = row.comparison
     return (
         clean(row.condition.title),
         row.figure if score else "",
         _speed(row),
         row.condition.text("mem_reserved_gb"),
-        "baseline" if pair.is_baseline else difference(loss.value, pair.loss, pair.loss_unit) if loss else "",
+        "baseline" if pair.is_baseline else difference_text(pair.loss, pair.loss_unit, ends=False),
         clean(row.why.text) if row.why else words(row.verdict),
     )
 
 
+def _row_by_loss(row: Row) -> tuple[str, ...]:
+    test, best = row.loss_beside_best, row.verdict in _LEADING
+    loss = "–" if best else difference_text(test, row.comparison.loss_unit) if test else ""
+    name, _, speed, memory, _, verdict = _row(row, "")
+    return name, loss, speed, memory, verdict
+
+
 def _speed(row: Row) -> str:
-    if row.verdict in (Standing.BEST, Standing.FIRST):
+    if row.verdict in _LEADING:
         return "1.00 ×" if row.beside_best else ""
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 

@@ -35,7 +35,7 @@ from .ranking import (
     unfit,
 )
 from .reasons import Reason, Why, reasons_text
-from .statistics import Estimate, Standing, estimate
+from .statistics import Estimate, LossTest, Standing, estimate
 from .wording import loss_margin
 from .workloads import common_loss, seconds_to_loss
 
@@ -49,6 +49,7 @@ class Row:
 
     Attributes:
         beside_best: its speed as a multiple of the best condition's.
+        loss_beside_best: the test of its loss against the best condition's; None if another objective leads.
         figure: of the leading objective, with its unit; empty if unknown.
         why: the reason that it is out.
     """
@@ -56,6 +57,7 @@ class Row:
     comparison: BaselineComparison
     verdict: Standing
     beside_best: Estimate | None = None
+    loss_beside_best: LossTest | None = None
     figure: str = ""
     why: Reason | None = None
 
@@ -126,7 +128,7 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     left = [one for one in fit if one.condition.name in measured]
     remarks = tuple(_remarks(comparisons))
     if not left:
-        none = tuple(_out_row(one, None, out) for one in comparisons)
+        none = tuple(_out_row(one, None, out, lead) for one in comparisons)
         against = {one.condition.title: out[one.condition.name] for one in comparisons}
         return Answer(lead, _nothing(against), none, remarks=remarks)
     standing = [one for one in standing if one.condition.name in measured]
@@ -151,7 +153,7 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     return Answer(
         lead=lead,
         sentence=_sentence(claim, [one for one in doubts if not (undecided and one.code is Why.VARIES)]),
-        rows=(*rows, *(_out_row(one, chosen, out) for one in comparisons if one.condition.name in out)),
+        rows=(*rows, *(_out_row(one, chosen, out, lead) for one in comparisons if one.condition.name in out)),
         chosen=None if undecided else chosen.condition,
         fastest=fastest.condition if fastest.speed else None,
         learner=learner.condition,
@@ -244,7 +246,8 @@ def _row(
 ) -> Row:
     by_name = {each.condition.name: each for each in standing}
     own, best = by_name[one.condition.name], by_name[chosen.condition.name]
-    return Row(one, _verdict(lead, own, best), times_as_fast(one, chosen), _figure_text(lead, one, figure))
+    speed, loss = times_as_fast(one, chosen), compare_losses(one, chosen) if lead is Objective.LOSS else None
+    return Row(one, _verdict(lead, own, best), speed, loss, _figure_text(lead, one, figure))
 
 
 def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> str:
@@ -267,8 +270,12 @@ def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison)
     return Standing.WORSE if order is Standing.SLOWER and lead is not Objective.SPEED else order
 
 
-def _out_row(one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason]) -> Row:
-    return Row(one, Standing.OUT, times_as_fast(one, chosen) if chosen else None, why=out[one.condition.name])
+def _out_row(
+    one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason], lead: Objective
+) -> Row:
+    speed = times_as_fast(one, chosen) if chosen else None
+    loss = compare_losses(one, chosen) if chosen and lead is Objective.LOSS else None
+    return Row(one, Standing.OUT, speed, loss, why=out[one.condition.name])
 
 
 def _doubts(

@@ -25,7 +25,7 @@ from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import ALIKE, Condition, circumstances, conditions_of
 from .ranking import infeasible
 from .statistics import Estimate
-from .wording import change, difference, interval, intervals, loss_verdict
+from .wording import change, difference_text, intervals, loss_verdict, size_text
 
 MISSING: Final = "–"
 
@@ -176,7 +176,7 @@ def verdict(one: Comparison) -> list[str]:
         shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))
     apart = ""
     if (gap := result.loss.difference) and gap.value:
-        by = difference(abs(gap.value), result.loss, result.loss_unit, "")
+        by = size_text(result.loss, result.loss_unit)
         apart = f"{right} is {'lower' if gap.value < 0 else 'higher'} by {by}{result.loss_unit}: "
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
@@ -185,10 +185,7 @@ def verdict(one: Comparison) -> list[str]:
 def loss_change(one: Comparison) -> str:
     """Return the difference of the losses with its interval; "" if unknown."""
     test, unit = one.result.loss, one.result.loss_unit
-    if test.difference is None:
-        return ""
-    gap = difference(test.difference.value, test, unit)
-    return f"{one.result.loss_is} loss {gap}{interval(test.difference, lambda v: difference(v, test, unit, '-'))}{unit}"
+    return f"{one.result.loss_is} loss {difference_text(test, unit)}{unit}" if test.difference else ""
 
 
 def _figures(condition: Condition) -> list[tuple[str, str]]:

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import Stage
+from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
@@ -18,6 +20,8 @@ from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
 from .wording import intervals
 from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
+
+HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,9 @@ class WorkloadResults:
     @property
     def basis(self) -> str:
         """The baseline and its reason, and what the intervals hold for."""
-        known = any(one.times_baseline and one.times_baseline.low is not None for one in self.comparisons)
+        tests = [row.loss_beside_best for row in self.answer.rows if row.loss_beside_best]
+        found = [one.times_baseline for one in self.comparisons] + [test.difference for test in tests]
+        known = any(each and each.low is not None for each in found)
         held = f"; {intervals(self.comparisons[0].among)}" if known and len(self.comparisons) > 1 else ""
         return f"baseline: {self.workload.baseline.title} ({self.workload.because}){held}"
 
@@ -60,6 +66,16 @@ class Results:
     def conditions(self) -> list[Condition]:
         """Of all workloads."""
         return [one.condition for one in self.comparisons]
+
+    @property
+    def effort(self) -> str:
+        """What the answer rests on: `3 repeats each, 1.3 GPU-hours`."""
+        counted = [len(one.counted) for one in self.conditions if one.counted]
+        if not counted:
+            return ""
+        least, most = min(counted), max(counted)
+        repeats = f"{count(most, 'repeat')} each" if least == most else f"{least} to {count(most, 'repeat')}"
+        return f"{repeats}, {rough(self.cost.total / HOUR_S)} {self.hour_unit}"
 
     @property
     def hour_unit(self) -> str:

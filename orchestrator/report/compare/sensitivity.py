@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise, product
 from typing import Any, Final
 
-from dscampaign.orchestrator.formatting import last_part
+from dscampaign.orchestrator.campaign.titles import value_text
 
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, key_of, unlike
@@ -129,9 +129,9 @@ def change_in_words(change: Sensitivity) -> str:
 def _word(value: Any) -> str:
     if value is None:
         return "unset"
-    if isinstance(value, str) and value.startswith("/"):
-        return last_part(value)
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value_text(value)
 
 
 def speed_change(change: Sensitivity) -> Estimate | None:

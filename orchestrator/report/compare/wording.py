@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number, words
 
@@ -36,6 +37,24 @@ def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
     """Return a difference of losses without their unit, with the digits that its interval leaves."""
     fine = 3 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))
     return loss_gap(value, unit, sign, decimals(test.difference, fine))
+
+
+def difference_text(test: LossTest, unit: str, *, ends: bool = True) -> str:
+    """Return a difference of losses with its interval: `-0.0096 [-0.0097, -0.0095]`; "" if unknown."""
+    found = test.difference
+    if found is None:
+        return ""
+    known = interval(found, lambda end: difference(end, test, unit, "-")) if ends else ""
+    return f"{difference(found.value, test, unit)}{known}"
+
+
+def size_text(test: LossTest, unit: str) -> str:
+    """Return the same without the sign of the difference: `0.0096 [0.0095, 0.0097]`."""
+    found = test.difference
+    if found and found.value < 0:
+        low, high = (None if end is None else -end for end in (found.high, found.low))
+        test = replace(test, difference=replace(found, value=-found.value, low=low, high=high))
+    return difference_text(test, unit).removeprefix("+")
 
 
 def decimals(found: Estimate | None, otherwise: int) -> int:
@@ -71,7 +90,7 @@ def loss_verdict(test: LossTest) -> str:
     if test.reason:
         return f"{words(test.verdict)}: {test.reason}"
     within = f" within {loss_margin(most)}" if test.verdict is Standing.EQUAL and (most := _farthest(test)) else ""
-    return f"{test.verdict}{within} (± {loss_margin(test.margin)})"
+    return f"{test.verdict}{within} (margin {loss_margin(test.margin)})"
 
 
 def _farthest(test: LossTest) -> float:

@@ -99,7 +99,7 @@ def _timing(run: MeasuredRun) -> Iterator[tuple[str, str]]:
         wrong = "the peak of the device, the number of parameters or the tokens of a step are wrong"
         yield "impossible MFU", f"an MFU of {timing.mfu:.0%} is impossible: {wrong}"
     if remark := clock_remark(run):
-        yield "step times from the clock", remark
+        yield "step times from the clock" if run.timing else "no step times", remark
     if quality.data_wait is not None and quality.data_wait > WAITED:
         yield "waited for data", f"{quality.data_wait:.0%} of the time waited for data"
 

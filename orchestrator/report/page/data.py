@@ -152,6 +152,7 @@ def _row(row: Row) -> dict[str, Any]:
         "verdict": row.verdict,
         "figure": row.figure,
         "beside_best": _estimate(row.beside_best),
+        "loss_beside_best": asdict(row.loss_beside_best) if row.loss_beside_best else None,
         "why": _reason(row.why) if row.why else None,
     }
 

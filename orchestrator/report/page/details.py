@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final, TypeVar
@@ -87,13 +88,15 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def environment(results: Results) -> Section:
     """The campaign, its software and its nodes."""
     facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
-    tables = [table(("campaign", "value"), [(name, str(value)) for name, value in facts.items() if value])]
+    tables = [table(("campaign", "value"), [(name, _text(value)) for name, value in facts.items() if value])]
     software = alike((run for run in results.runs if run.software), lambda run: tuple(run.software.items()))
     tables += [table((some([run.name for run in same], 4), "value"), same[0].software.items()) for same in software]
     nodes: dict[str, list[MeasuredRun]] = {}

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
-from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import HOUR_S, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
     loss_effect,
@@ -39,7 +39,7 @@ from .looks import Looks
 MOST_WORKLOADS: Final = 6
 """So many have charts; more have the tables."""
 
-HOUR_S: Final = 3600.0
+_VERDICT: Final = "verdict vs baseline"
 
 Column = Callable[[BaselineComparison], Cell | str]
 
@@ -118,7 +118,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
         f"range ({unit})": lambda one: span(one.speed),
         "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
-        "verdict": _beside(lambda one: words(one.order)),
+        _VERDICT: _beside(lambda one: words(one.order)),
         "step (ms)": _metric("step_s"),
         "MFU": _metric("mfu"),
         "mean (ms)": _metric("step_mean_s"),
@@ -132,8 +132,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     basis = results.workloads[0].basis
     if len(results.workloads) > 1:
         basis = "baselines are marked; 95 % intervals, corrected for all comparisons of a workload"
-    over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
-    text = f"Medians after the warm-up; × baseline: geometric means over {over}; {basis}."
+    text = f"Medians after the warm-up; {basis}."
+    if any(one.rounds for one in results.comparisons):
+        text += " Some rounds were slower as a whole, so × baseline compares runs of the same round."
     pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 
@@ -161,13 +162,12 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
         f"{shown[0].loss_is} loss": _metric(compared),
         "Δ baseline": _beside(_apart),
         "95 % interval": _beside(_loss_interval),
-        "verdict": _beside(lambda one: words(one.loss.verdict)),
-        "because": _beside(lambda one: one.loss.reason),
-        "final": _metric("final_loss"),
+        _VERDICT: _beside(lambda one: words(one.loss.verdict)),
+        "because": _beside(lambda one: "" if _loss_interval(one) else one.loss.reason),
+        **({"final": _metric("final_loss")} if compared == "held_out" else {}),
         "first": _metric("first_loss"),
         "reduction": _metric("loss_reduction"),
         "lowest loss": _metric("best_loss"),
-        "held out": _metric("held_out"),
     }
     margin = shown[0].loss.margin
     text = f"Losses{unit}; equal: within {margin:.2g} of the baseline's, by two one-sided tests over repeats"
@@ -298,7 +298,7 @@ def problems(results: Results) -> Section:
         "what was done": lambda one: one[3],
     }
     lost = sum(results.cost.lost.values()) / HOUR_S
-    text = f"{count(len(failures), 'attempt')} failed"
+    text = f"{count(len(failures), 'attempt')} failed" if failures else "No attempt failed"
     text += f"; {lost:.2g} {results.hour_unit} ({HOUR_S * lost / results.cost.total:.0%}) were lost." if lost else "."
     return Section("What went wrong?", text, tables=table_of(columns, rows))
 
@@ -345,4 +345,6 @@ def _hours(results: Results) -> Section:
         "share": lambda one: f"{one[1] / cost.total:.1%}",
     }
     text = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."
+    if not cost.training and cost.untimed:
+        text = f"Unknown: no step times were read. {text}"
     return Section("Where did the time go?", text, tables=table_of(columns, parts))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dscampaign.orchestrator.formatting import some, words
 from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.compare.wording import difference, times
+from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
+from dscampaign.orchestrator.report.compare.wording import difference_text, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
@@ -18,24 +19,27 @@ from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
-_HEADER: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
-_GOOD: Final = (Standing.BEST, Standing.FIRST, Standing.FASTEST, Standing.LOWEST_LOSS)
+_BY_SPEED: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
+_BY_LOSS: Final = ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
+_BEST: Final = (Standing.BEST, Standing.FIRST)
+_GOOD: Final = (*_BEST, Standing.FASTEST, Standing.LOWEST_LOSS)
 
 
 def summary(results: Results, looks: Looks) -> Section:
     """Return the first screen; of several workloads the table has the names."""
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
+    loss_leads = all(one.answer.lead is Objective.LOSS for one in results.workloads)
     lines: list[tuple[Cell, ...]] = []
     for one in shown:
         if several:
             lines.append((Cell(one.workload.name, mark="group"),))
-        lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)))
+        lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)), loss_leads=loss_leads)
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
-    answers = table(_HEADER, lines, more=more, file="the tables below")
+    answers = table(_BY_LOSS if loss_leads else _BY_SPEED, lines, more=more, file="the tables below")
     chart = _chart(results, looks)
-    return Section(sentence, charts=(chart,) if chart else (), tables=(answers,))
+    return Section(sentence, results.effort, charts=(chart,) if chart else (), tables=(answers,))
 
 
 def _ahead(workloads: Sequence[WorkloadResults]) -> str:
@@ -48,29 +52,37 @@ def _ahead(workloads: Sequence[WorkloadResults]) -> str:
     return f"{verb}, by workload: {some(first, 3)}."
 
 
-def _rows(one: WorkloadResults, looks: Looks, most: int) -> Iterator[tuple[Cell, ...]]:
-    """Yield the best conditions, and the baseline in any case."""
+def _rows(one: WorkloadResults, looks: Looks, most: int, *, loss_leads: bool) -> Iterator[tuple[Cell, ...]]:
+    """Yield the best conditions, and the baseline in any case; bars show the leading figure, unless all are equal."""
     rows = one.answer.rows
-    last = max((row.beside_best.high or row.beside_best.value for row in rows if row.beside_best), default=1.0)
+    leading = [found for row in rows if (found := _leading(row, loss_leads=loss_leads))]
+    differ = loss_leads or len({f"{found.value:.2f}" for found in leading}) > 1
+    last = max((found.high or found.value for found in leading), default=0.0) if differ else 0.0
     baseline = next(place for place, row in enumerate(rows) if row.comparison.is_baseline)
     kept = rows[:most] if baseline < most or most < 2 else [*rows[: most - 1], rows[baseline]]
-    yield from (_row(row, looks, last) for row in kept)
+    yield from (_row(row, looks, last, loss_leads=loss_leads) for row in kept)
 
 
-def _row(row: Row, looks: Looks, last: float) -> tuple[Cell, ...]:
-    one, speed = row.comparison, row.beside_best
-    bar = None
-    if speed:
-        low, high = (speed.value, speed.value) if speed.low is None or speed.high is None else (speed.low, speed.high)
-        bar = (speed.value / last, low / last, high / last)
-    loss = None if one.is_baseline else one.loss.difference
+def _leading(row: Row, *, loss_leads: bool) -> Estimate | None:
+    if loss_leads:
+        return row.loss_beside_best.difference if row.loss_beside_best else None
+    return row.beside_best
+
+
+def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[Cell, ...]:
+    one, speed, found = row.comparison, row.beside_best, _leading(row, loss_leads=loss_leads)
+    pace = Cell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else Cell("")
+    test, known = (row.loss_beside_best, row.verdict not in _BEST) if loss_leads else (one.loss, not one.is_baseline)
+    loss = Cell(difference_text(test, one.loss_unit, ends=loss_leads) if test and known else "–" if test else "")
+    first, second = (loss, pace) if loss_leads else (pace, loss)
+    if found and last > 0:
+        ends = (found.value if end is None else end for end in (found.value, found.low, found.high))
+        value, low, high = (max(0.0, end / last) for end in ends)
+        first = replace(first, bar=(value, low, high), colour=looks[row.condition.name].colour)
+    memory = Cell(row.condition.text("mem_reserved_gb"))
     return (
         named(row.condition, looks, is_baseline=one.is_baseline),
-        Cell(f"{speed.value:.2f} ×", bar=bar, colour=looks[row.condition.name].colour, tip=times(speed))
-        if speed
-        else Cell(""),
-        Cell(row.condition.text("mem_reserved_gb")),
-        Cell(difference(loss.value, one.loss, one.loss_unit) if loss else "–" if one.is_baseline else ""),
+        *((first, second, memory) if loss_leads else (first, memory, second)),
         Cell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
     )
 

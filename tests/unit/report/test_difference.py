@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.pages.report import comparison_page
@@ -31,6 +33,20 @@ def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: P
     one = compare(*conditions_of(runs))
     assert "step time" not in {name for name, *_ in figures(one)}
     assert f"b: {UNTIMED}." in verdict(one)
+
+
+@pytest.mark.parametrize(
+    ("losses", "end"),
+    [
+        ((2.9, 2.999, 3.101), "b is lower by 0.1000 [0.0975, 0.1025] nats: better (margin 0.010)."),
+        ((3.01, 3.13, 3.22), "b is higher by 0.020 [-0.005, 0.045] nats: not proven: the repeats vary too much."),
+    ],
+)
+def test_a_difference_of_losses_has_its_interval_and_a_margin(
+    planted: Plant, losses: tuple[float, ...], end: str
+) -> None:
+    one = compare(*conditions_of(planted(Planted("a", held_out=(3.0, 3.1, 3.2)), Planted("b", held_out=losses))))
+    assert verdict(one)[-1] == f"Held-out loss: {end}"
 
 
 def test_a_comparison_fits_a_narrow_screen(planted: Plant) -> None:

@@ -121,5 +121,5 @@ def test_the_effect_of_an_axis_is_over_all_pairs_that_are_alike_in_the_others(pl
     loss = "as fast, held-out loss -0.200 [-0.200, -0.200] nats (-0.300 to -0.100)"
     assert said(runs) == [
         f"lr 0.1 → 0.2: {loss} (0.1-0.0 → 0.2-0.0 and 1 more).",
-        f"weight_decay 0.0 → 0.5: {loss} (0.1-0.0 → 0.1-0.5 and 1 more).",
+        f"weight_decay 0 → 0.5: {loss} (0.1-0.0 → 0.1-0.5 and 1 more).",
     ]

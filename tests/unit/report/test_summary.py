@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.cli.pages.report import answers_page
+from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
+from dscampaign.orchestrator.report.page.details import environment, setup
 from dscampaign.orchestrator.report.page.elements import Section
 from dscampaign.orchestrator.report.page.looks import looks_of
 from dscampaign.orchestrator.report.page.questions import problems, questions
@@ -61,6 +66,54 @@ def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantS
     rows = chart.spec["datasets"]["rows"]
     assert {(row["x"], round(row["y"], 3)) for row in rows} == {(1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4)}
     assert len({row["line"] for row in rows}) == 2
+
+
+def test_where_loss_leads_the_first_table_has_losses_beside_the_best(planted_url: PlantStore) -> None:
+    rates = [
+        Planted(f"{lr}", held_out=(loss, loss + 0.01, loss + 0.02), params={"label": "", "lr": lr}, train={"lr": lr})
+        for lr, loss in ((1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4))
+    ]
+    results = results_at(planted_url(*rates))
+    seen = first(results)
+    assert seen.title == "Use lr 1e-3: lowest held-out loss."
+    assert seen.text == "3 repeats each, 0.12 GPU-hours"
+    (table,) = seen.tables
+    assert table.header == ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
+    assert [(row[0].text, row[1].text, row[2].bar, row[-1].text) for row in table.rows] == [
+        ("lr 1e-3", "–", None, "best"),
+        ("lr 1e-4", "+0.200 [0.200, 0.200]", None, "worse"),
+        ("lr 0.01", "+0.400 [0.400, 0.400]", None, "worse"),
+    ]
+    assert [row[1].bar for row in table.rows] == [pytest.approx((part,) * 3) for part in (0.0, 0.5, 1.0)]
+    by_title = {one.title: one for one in questions(results, looks_of(results), NO_SCREEN)}
+    (learning,) = by_title["Same learning?"].tables
+    assert learning.header[4:6] == ("verdict vs baseline", "final")
+    assert [row[0] for row in cells(by_title["What does each setting do?"])] == ["lr 1e-4 → 1e-3", "lr 1e-3 → 0.01"]
+    lines = answers_page(results, Page(width=100)).splitlines()
+    assert lines[1] == "3 repeats each, 0.12 GPU-hours"
+    assert "+0.200 [0.200, 0.200]" in lines[5]
+    assert lines[-1] == "baseline: lr 1e-4 (the first); 95 % intervals, corrected for 2 comparisons at once"
+
+
+def test_equal_speeds_have_no_bars(planted_url: PlantStore) -> None:
+    seen = first(results_at(planted_url(BASE, replace(BASE, name="twin"))))
+    assert [row[1].bar for row in seen.tables[0].rows] == [None, None]
+
+
+def test_without_step_times_the_use_of_the_time_is_unknown(planted_url: PlantStore) -> None:
+    fast = [Planted(name, (0.05,), (None,), steps=20, tries=(Try(0, 20),), printed=True) for name in ("a", "b")]
+    results = results_at(planted_url(*fast))
+    assert "no step times" in {row[0] for row in cells(problems(results))}
+    by_title = {one.title: one for one in questions(results, looks_of(results), NO_SCREEN)}
+    assert by_title["Where did the time go?"].text.startswith("Unknown: no step times were read. ")
+    assert by_title["What went wrong?"].text == "No attempt failed."
+
+
+def test_lists_are_shown_as_words(planted_url: PlantStore) -> None:
+    results = results_at(planted_url(replace(BASE, config={"command": ["train.py", "--lr", "a b"]}), FAST))
+    campaign = replace(results.campaign, provenance={"variables": ["A", "B"]})
+    assert ("variables", "A B") in cells(environment(replace(results, campaign=campaign)))
+    assert "train.py --lr 'a b'" in {text for row in cells(setup(results)) for text in row}
 
 
 def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) -> None:
