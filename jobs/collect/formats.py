@@ -168,10 +168,16 @@ TIMES: Final = (
     _form(rf"{_TIME}(?: ?\(|_)(?P<unit>m?s)\b\)?{_BETWEEN}{_TOOK}(?![.,]\d)"),
     _form(rf"{_TIME}{_BETWEEN}{_TOOK} ?(?P<unit>ms)\b"),
     _form(rf"{_AFTER}(?P<name>{_OF_STEP}){_BETWEEN}{_TOOK} ?{_UNIT}\b"),
+    _form(
+        rf"{_AFTER}(?P<name>step_time)(?P<unit>){_BETWEEN}{_TOOK}(?![\w%/µ]|[.,:]\d| ?(?:[mµun]?s|sec|min|h)[a-z]*\b)"
+    ),
     _form(rf"(?<![\w.,]){_TOOK} ?{_UNIT}/(?P<name>step|iter(?:ation)?|batch)\b"),
     _form(rf"(?<![\w.,])(?P<unit>ms)/(?P<name>step|batch){_BETWEEN}{_TOOK}(?![\w.,/])"),
 )
-"""Forms of step times. A `time` in seconds without the name of a step may be that since the beginning."""
+"""Forms of step times. `step_time` alone is in seconds, as for `report()`.
+
+A `time` in seconds without the name of a step may be that since the beginning.
+"""
 
 _HEADING: Final = re.compile(r"^\S.*[\]:]\s*$")
 _DICT: Final = re.compile(r"^(?:\S.*[>:\]-] )?\{'[\w/.-]+': .*\}$")

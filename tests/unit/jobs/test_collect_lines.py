@@ -73,6 +73,11 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("iter 590 step 295: loss 10.5\niter 590: val loss 5.5, val time: 212.11 ms", {"loss": 10.5}),
         # times of something else
         ("iter 295: loss 2.5, data time 3.1 ms, time 25.0 ms", {"loss": 2.5, "step_time": 0.025}),
+        # the names of `report()`
+        ("step 295 loss 2.5 step_time 0.0528 lr 1e-4", {"loss": 2.5, "step_time": 0.0528, "lr": 1e-4}),
+        ("step=295, loss=2.5, step_time_ms=52.8", {"loss": 2.5, "step_time": 0.0528}),
+        ("step 295 loss 2.5 step_time 52.8 us", {"loss": 2.5}),
+        ("step 295 loss 2.5 step_time 1:30", {"loss": 2.5}),
         ("step 295: train loss 2.5, val loss 2.75, time 4000 ms", {"loss": 2.5, "eval_loss": 2.75}),
         # a file or host of that name says nothing of the data
     ],
