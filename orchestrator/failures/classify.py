@@ -17,7 +17,7 @@ from dscampaign.jobs.agent.evidence import LogLine
 
 from . import devices, finish, node_evidence, words
 from .clues import Clue
-from .evidence import Ended, death_signal, first_to_die, gone_before, left_by_itself, outcome_of, silent_ranks
+from .evidence import Ended, death_signal, first_to_die, gone_before, outcome_of, silent_ranks
 from .exits import (
     ended_by_slurm,
     faulted,
@@ -206,7 +206,7 @@ def _by_last_words(ended: Ended) -> Verdict | None:
 
 
 def _by_prose(ended: Ended) -> Verdict | None:
-    broke_off = ended.trained and left_by_itself(ended)
+    broke_off = ended.trained and any(rank.exit and not rank.error for rank in ended.ranks)
     for clue in ended.log_clues:
         if broke_off and words.reports_divergence(clue.text):
             return _diverged(clue)

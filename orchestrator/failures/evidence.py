@@ -128,8 +128,7 @@ class Ended:
         """
         if not self.outcomes:
             return self.claimed or self.last_step is not None
-        ranks = (rank for outcome in self.outcomes for rank in outcome.ranks)
-        return self.last_step is not None or any(rank.pid is not None or rank.exit is not None for rank in ranks)
+        return self.last_step is not None or any(rank.pid is not None or rank.exit is not None for rank in self.ranks)
 
     @property
     def resumes(self) -> bool:
@@ -213,13 +212,25 @@ def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
 
 def first_to_die(ended: Ended) -> tuple[str, str]:
     """Return the rank that died first without a record, as text, and its node; "" if it may be one of several."""
-    silent = silent_ranks(ended)
-    earliest = silent[0][0].gone_s
-    first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]
+    first = [(rank.rank, o.host) for rank, o in _first_dead(ended)]
     hosts = {host for _, host in first}
     several = f"ranks {', '.join(str(rank) for rank, _ in first)}" if len(first) <= 8 else f"{len(first)} ranks"
     name = f"rank {first[0][0]}" if len(first) == 1 else f"one of {several}"
     return name, hosts.pop() if len(hosts) == 1 else ""
+
+
+def _first_dead(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
+    silent = silent_ranks(ended)
+    return [pair for pair in silent if pair[0].gone_s == silent[0][0].gone_s]
+
+
+def rank_exits(ended: Ended) -> dict[int, int | None]:
+    """Return each rank's exit code: minus its signal if a signal killed it first, None without a record."""
+    first, number = _first_dead(ended), death_signal(ended)
+    exits = {rank.rank: rank.exit for rank in ended.ranks}
+    if number is not None and len(first) == 1 and first[0][1].launcher_exit == 256 - number:
+        exits[first[0][0].rank] = -number
+    return exits
 
 
 def gone_before(ended: Ended, ts: float) -> RankEnd | None:
@@ -232,11 +243,6 @@ def death_signal(ended: Ended) -> int | None:
     own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))
     codes = (o.launcher_exit for o in own if o.launcher_exit is not None)
     return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
-
-
-def left_by_itself(ended: Ended) -> bool:
-    """Return whether a rank exited with a failure's code of its own, and recorded no error, not even an echo."""
-    return any(rank.exit and not rank.error for outcome in ended.outcomes for rank in outcome.ranks)
 
 
 def _was_ending(outcome: NodeOutcome) -> bool:

@@ -59,31 +59,24 @@ _SIGNALLED: Final = 128
 """From this exit status on, a signal ended the command."""
 
 
-# -- Slurm ----------------------------------------------------------------------------------------------------
-
-
 def ended_by_slurm(ended: Ended) -> Verdict | None:
     """Return the verdict if Slurm preempted, cancelled or requeued the job, or lost its node."""
     job = ended.job
     if _started_again(ended):
         line = LogLine("slurm", 0, _state(job) if job else "the job began again")
-        return _by_slurm(line, FailureClass.PREEMPTED, "Slurm ended the job and started it again", "slurm-requeue")
+        reason = "Slurm ended the job and started it again"
+        return Verdict(FailureClass.PREEMPTED, reason, line=line, rule="slurm-requeue")
     if job is None:
         return None
     line = LogLine("slurm", 0, _state(job))
     if job.state == "DEADLINE" and not ended.outcomes and job.never_began:
         reason, hint = "its deadline passed in the queue", "give `slurm.deadline` more time, or leave it out"
-        return _by_slurm(line, FailureClass.REFUSED, reason, "slurm-deadline", hint=hint)
+        return Verdict(FailureClass.REFUSED, reason, hint, line, "slurm-deadline")
     if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
         host = job.nodes if _NODE_NAME.fullmatch(job.nodes) else ""
-        return _by_slurm(line, FailureClass.NODE, f"Slurm: {job.state} on {job.nodes or 'its nodes'}", host=host)
-    return _by_slurm(line, *_STATES[job.state]) if job.state in _STATES else None
-
-
-def _by_slurm(
-    line: LogLine, kind: FailureClass, reason: str, rule: str = "slurm-state", *, host: str = "", hint: str = ""
-) -> Verdict:
-    return Verdict(kind, reason, hint, line, rule, host)
+        reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
+        return Verdict(FailureClass.NODE, reason, line=line, rule="slurm-state", host=host)
+    return Verdict(*_STATES[job.state], line=line, rule="slurm-state") if job.state in _STATES else None
 
 
 def _started_again(ended: Ended) -> bool:
@@ -91,17 +84,13 @@ def _started_again(ended: Ended) -> bool:
     job, outcomes = ended.job, ended.outcomes
     restarted = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
     interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)
-    by_itself = any(rank.exit or rank.error for outcome in outcomes for rank in outcome.ranks)
-    return restarted and (
-        interrupted or not by_itself
-    )  # its signal may have come to the ranks a moment before the agent
+    by_itself = any(rank.exit or rank.error for rank in ended.ranks)
+    # its signal may have come to the ranks a moment before the agent
+    return restarted and (interrupted or not by_itself)
 
 
 def _state(job: JobView) -> str:
     return f"{job.state} {job.exit_code} {job.reason}".strip()
-
-
-# -- before anything ran --------------------------------------------------------------------------------------
 
 
 def set_up(ended: Ended) -> Verdict | None:
@@ -167,9 +156,6 @@ def folder_restored(ended: Ended) -> Verdict | None:
     return Verdict(FailureClass.STORAGE, reason, rule=RESTORED)
 
 
-# -- exit codes and signals -----------------------------------------------------------------------------------
-
-
 def unknown(ended: Ended) -> Verdict:
     """Return the verdict on an attempt of which only exit codes and signals are known."""
     job, outcomes = ended.job, ended.outcomes
@@ -198,10 +184,13 @@ def faulted(ended: Ended) -> Verdict | None:
 def how_it_died(ended: Ended) -> str:
     """Return how a rank without a record ended, as far as its launcher's exit code shows."""
     number = death_signal(ended)
-    if number is None:
-        return "left no record of its end"
+    return "left no record of its end" if number is None else f"was killed by {signal_name(number)}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`."""
     names = {known.value: known.name for known in signal.Signals}  # without the real-time signals
-    return f"was killed by {names.get(number, f'signal {number}')}"
+    return names.get(number, f"signal {number}")
 
 
 def _by_exits(ended: Ended) -> Verdict:
@@ -211,12 +200,12 @@ def _by_exits(ended: Ended) -> Verdict:
     if left := [(rank, o.host) for o in ended.outcomes for rank in o.ranks if (rank.exit or 0) > 0]:
         rank, host = left[0]
         last = _last_line(ended, f"_rank{rank.rank}.log")  # a script that ends itself has often written why
-        hint, reason = "" if last else "see its log", f"rank {rank.rank} exited with {rank.exit}"
+        hint, text = ("", f": {headline(last.text)}") if last else ("see its log", "")
+        reason = f"rank {rank.rank} exited with {rank.exit}{text}"
         return Verdict(FailureClass.CRASH, reason, hint, last, host=host if silent else "")
     if silent:
-        exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         name, host = first_to_die(ended)
-        return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)} (launcher exit {exits})", host=host)
+        return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)}", host=host)
     if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     return Verdict(FailureClass.CRASH, "it failed without a known error", "see its log")

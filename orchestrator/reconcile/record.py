@@ -25,7 +25,7 @@ from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, Ended, frames_of
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, Ended, frames_of, rank_exits
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
@@ -230,6 +230,7 @@ def _node_list(row: AttemptRow, ended: Ended) -> str:
 def _evidence(action: Finish) -> dict[str, Any]:
     verdict, job = action.verdict, action.ended.job
     first = next((rank for rank in action.ended.ranks if rank.rank == 0), None)
+    exits = rank_exits(action.ended)
     return {
         "reason": verdict.reason,
         "hint": verdict.hint,
@@ -250,7 +251,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
                 "host": o.host,
                 "launcher_exit": o.launcher_exit,
                 "ended_by": o.ended_by,
-                "rank_exits": {str(rank.rank): rank.exit for rank in o.ranks},
+                "rank_exits": {str(rank.rank): exits[rank.rank] for rank in o.ranks},
                 "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
                 "memory_peak_bytes": o.memory_peak_bytes,
                 "memory_peak_of": o.memory_peak_of,

@@ -60,7 +60,7 @@ def test_of_a_rank_that_ends_itself_the_last_line_is_the_proof() -> None:
     of_launcher = log_lines("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
     ends = RankEnd(0, None, None), RankEnd(1, 3, None)
     verdict = judge(outcome(*ends, launcher_exit=1, last_step=3, lines=(*of_rank, *of_launcher)))
-    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 exited with 3")
+    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 exited with 3: shard 7 does not match its index")
     assert verdict.line == of_rank[1]
 
 

@@ -9,6 +9,7 @@ import pytest
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.jobs.agent.node_facts import KernelLine
+from dscampaign.orchestrator.failures.evidence import Ended, rank_exits
 from dscampaign.tests.support.policy_world import job, outcome
 from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 
@@ -69,9 +70,10 @@ def test_whom_the_kernel_killed(pid: int, expected: str) -> None:
      (245, "SIGSEGV", "gpu_fault"), (249, "SIGBUS", "gpu_fault")],
 )  # fmt: skip
 def test_the_launcher_s_exit_tells_the_signal(code: int, word: str, kind: str) -> None:
-    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=code))
-    assert verdict.kind == kind
-    assert verdict.reason.startswith(f"rank 3 was killed by {word}")
+    left = outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=code)
+    verdict = judge(left)
+    assert (verdict.kind, verdict.reason) == (kind, f"rank 3 was killed by {word}")
+    assert rank_exits(Ended(None, [left], 1, 100, steps_decide=True, on_cpu=False)) == {0: 0, 3: code - 256}
 
 
 def test_a_killed_agent_leaves_slurm_s_word_as_the_proof() -> None:
