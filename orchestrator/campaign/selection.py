@@ -17,6 +17,7 @@ from dscampaign.orchestrator.errors import UserError, nearest
 from dscampaign.orchestrator.formatting import count, some
 
 from .location import PlaceOptions, locate
+from .titles import find_name, titles_of
 
 
 class _Counted(Protocol):
@@ -287,9 +288,19 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 
 def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow, Sequence[str]]:
     campaigns = _known(store)
-    if words and words[0] not in campaigns and len(campaigns) == 1 and not _is_spec(words[0]):
-        words = [next(iter(campaigns)), *words]
-    return find(store, words[0] if words else None), words[1:]
+    omitted = bool(words) and words[0] not in campaigns and len(campaigns) == 1 and not _is_spec(words[0])
+    campaign = find(store, words[0] if words and not omitted else None)
+    words = words if omitted else words[1:]
+    with store.read() as conn:
+        names = queries.run_names(conn, campaign.id) if words else []
+        if unknown := {word for word in words if not _PATTERN & set(word)} - {*names}:
+            titles = dict(zip(names, names, strict=True)) | titles_of(
+                queries.params_of_first_repeats(conn, campaign.id)
+            )
+            words = [find_name(word, titles) if word in unknown else word for word in words]
+    if omitted and words[0] in unknown and nearest(words[0], [*names, campaign.name]) == campaign.name:
+        raise UserError(f"no campaign or run named {words[0]}", f'did you mean "{campaign.name}"?')
+    return campaign, words
 
 
 def _is_spec(word: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -38,6 +39,7 @@ _VALUES: Final[Mapping[tuple[str, str], str]] = {
 _LONGEST: Final = 24
 SEPARATOR: Final = " · "
 """Between the parts of a title."""
+_NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-9.])", re.IGNORECASE)
 
 
 def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -52,6 +54,21 @@ def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     }
     used = Counter([*titles.values(), *params])
     return {name: title if title and used[title] == 1 else name for name, title in titles.items()}
+
+
+def find_name(word: str, titles: Mapping[str, str]) -> str:
+    """Return the name of this title, or with equal numbers, as `lr-0.0001` for `lr-1e-4`; the word itself if unclear.
+
+    Args:
+        titles: the titles by name.
+    """
+    plain = _plain(word)
+    alike = [] if word in titles else [name for name, of in titles.items() if plain in (_plain(name), _plain(of))]
+    return alike[0] if len(alike) == 1 else word
+
+
+def _plain(text: str) -> str:
+    return _NUMBER.sub(lambda number: repr(float(number[0])), text)
 
 
 def _axes(params: list[Mapping[str, Any]]) -> list[str]:

@@ -26,7 +26,9 @@ from dscampaign.orchestrator.formatting import duration, printable, short_number
 from .pages.text import Page, Style, fold
 
 if TYPE_CHECKING:
+    from dscampaign.db.records import CampaignRow
     from dscampaign.db.states import RunState
+    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.logs import LogStream
 
 CLEAR_LINE: Final = "\r\x1b[2K"
@@ -136,6 +138,16 @@ def echo_error(message: str, hint: str | None) -> None:
 def echo_next(text: str) -> None:
     """Print the next command, in a single piece."""
     echo_err(page_for(sys.stderr).paint(f"next: {text}", Style.CYAN))
+
+
+def echo_age(store: Store, *campaigns: CampaignRow) -> None:
+    """Print how old the results of each campaign are that nobody reconciles at present, and is not settled."""
+    from dscampaign.orchestrator.campaign.status import read_status
+
+    from .pages.status import age_text
+
+    for text in filter(None, (age_text(read_status(store, campaign)) for campaign in campaigns)):
+        echo_err(page_for(sys.stderr).paint(text, Style.DIM))
 
 
 _EVERY_S: Final = 0.5

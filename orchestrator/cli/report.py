@@ -19,6 +19,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .console import (
     campaign_argument,
+    echo_age,
     echo_either,
     echo_err,
     echo_json,
@@ -103,6 +104,7 @@ def report(
             echo_json(document_of(results))
         else:
             echo_page(answers_page(results, page_for(sys.stdout)))
+        echo_age(opened, campaign)
     return EXIT_OK
 
 
@@ -134,7 +136,7 @@ def recommend(
 
         from .pages.report import answers_page
 
-        _, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
+        opened, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
@@ -144,6 +146,7 @@ def recommend(
             },
             lambda page: answers_page(results, page, configs),
         )
+        echo_age(opened, results.campaign)
     return EXIT_OK
 
 
@@ -176,12 +179,13 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
 
         limits = limits_of(fail_if) if fail_if is not None else []
         location = locate(place, words)
-        compared = compare_operands(location.open(), location.words)
+        compared = compare_operands(opened := location.open(), location.words)
         echo_either(
             as_json,
             lambda: comparison_document(compared, limits),
             lambda page: comparison_page(compared, page, limits),
         )
+        echo_age(opened, *compared.campaigns)
         outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
     if Outcome.FAILED in outcomes:
         return EXIT_FAILED

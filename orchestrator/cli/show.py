@@ -18,6 +18,7 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import clean, count, source, words
 
 from .console import (
+    echo_age,
     echo_either,
     echo_err,
     echo_json,
@@ -121,6 +122,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
     else:
         facts = documents.campaign_details(opened, campaign)
         echo_either(as_json, lambda: documents.campaign_document(facts), lambda page: campaign_page(facts, page))
+    echo_age(opened, campaign)
     return EXIT_OK
 
 

@@ -23,6 +23,7 @@ from dscampaign.orchestrator.campaign.documents import (
 from dscampaign.orchestrator.campaign.status import NO_METRICS
 from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.commands import SPEC, typed
+from dscampaign.orchestrator.failures.exits import signal_name
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
 from dscampaign.orchestrator.formatting import (
     clean,
@@ -130,11 +131,12 @@ def _next_command(facts: RunDetails) -> str:
 
 
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
-    run, latest = facts.run, facts.latest
+    run, latest, now = facts.run, facts.latest, facts.now
     look = state_cell(run.state, early=facts.early)
     reasons = doing(facts.now, facts.status), clean(run.reason) or _limited(facts)
     reason = "".join(f": {text}" for text in reasons if text)
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
+    forwarded = forwards_document(facts.events)
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
         "changed": page.paint(_changes(facts), Style.YELLOW),
@@ -142,16 +144,16 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         "parameters": clean(params),
         "batch": _batch(facts),
         "command": " ".join(clean(word) for word in run.config.get("command") or ()),
-        "job": _job(facts),
+        "job": " on ".join(filter(None, (now.job_id, now.node_list))) if now.job_id else "",
         "step": _progress(facts),
         "code": codes_text([*(row.code for row in facts.attempts if row.config_hash == run.config_hash), run.code]),
         "metrics": _metrics(facts),
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
-        **_forwards(facts.events),
+        **{clean(tool): clean(f"run {to['run_id']}, {to['where']}") for tool, to in forwarded.items()},
     }
     if latest:
-        now, when = facts.now, "" if run.state is RunState.COMPLETED else " at the last step"
+        when = "" if run.state is RunState.COMPLETED else " at the last step"
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
         pairs["loss"] = ", ".join(part for part in (figure(now.loss), held_out) if part)
         mfu = f", MFU {now.mfu:.1%}" if now.mfu is not None else ""
@@ -179,12 +181,6 @@ def _metrics(facts: RunDetails) -> str:
     return "; ".join(part for part in (source, f"thinned: one step in {every} is left" if every > 1 else "") if part)
 
 
-def _job(facts: RunDetails) -> str:
-    """`123_4 on n[1-2]`, of the newest attempt."""
-    nodes = f" on {facts.now.node_list}" if facts.now.node_list else ""
-    return f"{facts.now.job_id}{nodes}" if facts.now.job_id else ""
-
-
 def _progress(facts: RunDetails) -> str:
     """`120 of 400, 5 s ago; about 12 min left`."""
     if facts.latest is None:
@@ -194,11 +190,6 @@ def _progress(facts: RunDetails) -> str:
     age = f", {duration(facts.status.now_s - (ts_s or 0.0))} ago" if running else ""
     left = f"; about {duration(left_s)} left" if left_s is not None else ""
     return f"{facts.latest.step:,} of {facts.run.target_step or '?'}{age}{left}"
-
-
-def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
-    forwards = forwards_document(events).items()
-    return {clean(tool): clean(f"run {data['run_id']}, {data['where']}") for tool, data in forwards}
 
 
 def _batch(facts: RunDetails) -> str:
@@ -279,8 +270,10 @@ def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
             yield page.paint(f"       {clean(line['text'])}", Style.DIM)
     if doubt := _doubt(row, facts):
         yield page.paint(doubt, Style.DIM)
-    for node in evidence.get("nodes") or ():
-        yield page.paint(_node(node), Style.DIM)
+    nodes = evidence.get("nodes") or ()
+    explained = any(code for node in nodes for code in (node.get("rank_exits") or {}).values())
+    for node in nodes:
+        yield page.paint(_node(node, explained=explained), Style.DIM)
     if (job := evidence.get("job")) and job["state"] != "GONE":
         yield page.paint(f"job: {job['state']} {job['exit_code']} {job['nodes']}".rstrip(), Style.DIM)
     if hint := evidence.get("hint"):
@@ -302,7 +295,7 @@ def _doubt(row: AttemptRow, facts: RunDetails) -> str:
     if row.evidence.get("sure") != "unsure":
         return ""
     if not place:
-        return "unsure: another attempt decides"
+        return "this line may not show the cause" if row.evidence.get("line") else "nothing shows the cause"
     times = sum(
         attempt.evidence.get("place") == place for attempt in facts.attempts if attempt.generation <= row.generation
     )
@@ -313,16 +306,20 @@ def _doubt(row: AttemptRow, facts: RunDetails) -> str:
     return "the script's own error, once: fix the script, or retry it unchanged if this may be chance"
 
 
-def _node(node: Mapping[str, Any]) -> str:
-    """How the processes of a node ended, and how full its memory was."""
+def _node(node: Mapping[str, Any], *, explained: bool) -> str:
+    """How the processes of a node ended, and how full its memory was; `explained`: a rank's end explains the others."""
     steps, launcher = node.get("rank_steps") or {}, node.get("launcher_exit")
-    ends = [f"launcher → {'no record' if launcher is None else launcher}"]
+    ends = [] if explained and launcher is not None else [f"launcher → {_end(launcher)}"]
     for rank, code in (node.get("rank_exits") or {}).items():
-        ends.append(f"rank {rank} → {code}" + (f" at step {steps[rank]:,}" if rank in steps else ""))
+        ends.append(f"rank {rank} → {_end(code)}" + (f" at step {steps[rank]:,}" if rank in steps else ""))
     peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
     if node.get("memory_peak_of") and peak and limit:  # otherwise the peak is not of the job alone
         ends.append(f"host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB")
     return f"{node['host']}: {'; '.join(ends)}"
+
+
+def _end(code: int | None) -> str:
+    return "no record" if code is None else signal_name(-code) if code < 0 else str(code)
 
 
 def _steps(row: AttemptRow) -> str:

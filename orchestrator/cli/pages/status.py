@@ -365,5 +365,14 @@ def _footer(status: CampaignStatus) -> list[str]:
     return [line, *([f"The last pass met a problem: {clean(lease.trouble)}"] if lease.trouble else [])]
 
 
+def age_text(status: CampaignStatus) -> str:
+    """`as of the last reconcile, 2 min ago`, with the next command; "" if all is settled or a reconciler is active."""
+    if status.settled or status.reconciled_now:
+        return ""
+    asked_s = status.reconciler and status.reconciler.asked_s
+    when = f"as of the last reconcile, {_ago(status.now_s - asked_s)}" if asked_s else "not reconciled yet"
+    return f"{status.campaign.name}: {when}; next: {typed('reconcile', status.campaign.name)}"
+
+
 def _ago(seconds: float) -> str:
     return "just now" if seconds < _JUST_NOW_S else f"{duration(seconds)} ago"

@@ -13,7 +13,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.selection import RunCounts, find
-from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
+from dscampaign.orchestrator.campaign.titles import SEPARATOR, find_name, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import flat_fields, some, words
@@ -80,10 +80,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedOperands:
-    """The comparisons, and by campaign the names of conditions that the other campaign lacks."""
+    """The comparisons, by campaign the names of conditions that the other campaign lacks, and the campaigns."""
 
     comparisons: tuple[Comparison, ...]
     alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    campaigns: tuple[CampaignRow, ...] = ()
 
 
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
@@ -106,9 +107,11 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
         margin = named.provenance.get("loss_margin")
         compared = (compare(*pair, margin=margin, among=len(pairs)) for pair in pairs.values())
-        return ComparedOperands(tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True)))
-    (home, left), (_, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
-    return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
+        parted = tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True))
+        return ComparedOperands(parted, campaigns=(named,))
+    (home, left), (other, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
+    one = compare(left, right, margin=campaigns[home].provenance.get("loss_margin"))
+    return ComparedOperands((one,), campaigns=tuple(campaigns[name] for name in dict.fromkeys((home, other))))
 
 
 def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> dict[str, tuple[Condition, Condition]]:
@@ -223,7 +226,7 @@ def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: Campai
     for row, each in zip((left, right), both, strict=True):
         if names := tuple(one.name for one in each if one.key not in shared):
             alone.append((row.name, names))
-    return ComparedOperands(compared, tuple(alone))
+    return ComparedOperands(compared, tuple(alone), (left, right))
 
 
 def _titled(condition: Condition, campaign: str) -> Condition:
@@ -252,6 +255,8 @@ def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Conditi
 
 
 def _found(name: str, conditions: Sequence[Condition]) -> Condition | None:
+    repeats = {f"{one.name}-r{run.repeat}": "" for one in conditions for run in one.runs}
+    name = find_name(name, repeats | {one.name: one.title for one in conditions})
     for condition in conditions:
         if condition.name == name:
             return condition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.campaign.titles import titles_of
+from dscampaign.orchestrator.campaign.titles import find_name, titles_of
 
 
 def titles(*params: dict[str, Any]) -> list[str]:
@@ -51,3 +51,14 @@ def test_equal_titles_give_way_to_the_names() -> None:
 def test_a_label_stands_for_another_label() -> None:
     points = [{"strategy": "zero3", "label": label} for label in ("plain", "recomputed")]
     assert titles(*points, {"strategy": "ddp", "label": "ddp"}) == ["plain", "recomputed", "ddp"]
+
+
+def test_a_name_is_recognised_by_its_title_and_by_equal_numbers() -> None:
+    names = {"lr-0.0001_n-12": "lr 1e-4 · 12 layers", "lr-0.0001_n-12-r1": "", "lr-0.0003_n-12": "lr 3e-4 · 12 layers"}
+    first, second, third = names
+    assert [find_name(word, names) for word in (first, "lr-1e-4_n-12", "lr 1e-4 · 12 layers")] == [first] * 3
+    assert find_name("lr-1.0E-04_n-12-r1", names) == second
+    assert find_name("lr 0.0003 · 12 layers", names) == third
+    for other in ("lr-1e-4", "lr-1e-5_n-12", "lr-0.0001_n12"):
+        assert find_name(other, names) == other
+    assert find_name("lr-1e-4", {"lr-0.0001": "", "lr-0.00010": ""}) == "lr-1e-4"

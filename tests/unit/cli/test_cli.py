@@ -113,7 +113,7 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert main(["logs", "sweep"]) == 2
     assert "which run of sweep?" in capsys.readouterr().err
     assert main(["status", "swep"]) == 2
-    assert "no run named swep in sweep\nhint: `campaign status sweep` lists them" in capsys.readouterr().err
+    assert 'no campaign or run named swep\nhint: did you mean "sweep"?' in capsys.readouterr().err
     assert main(["status", "no.yaml"]) == 2
     assert "no campaign or spec file named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
     assert main(["export", "--output", "no/x.csv"]) == 2

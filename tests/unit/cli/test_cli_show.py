@@ -60,13 +60,21 @@ def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) 
         queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
     assert "Auto-retry is active (pid 4242 on login7)." in capsys.readouterr().out
+    main(["explain", "new"])
+    assert "reconcile" not in capsys.readouterr().err
     with world.store.write() as conn:
-        conn.execute(lease.update().values(holder=f"{socket.gethostname()}:0:abc"))  # no process has this number
+        holder = f"{socket.gethostname()}:0:abc"  # no process has this number
+        conn.execute(lease.update().values(holder=holder, asked_s=world.store.now(conn) - 720))
     main(["status"])
     assert (
         "The reconciler (pid 0) has died; failures are not retried until you run `campaign reconcile sweep --watch`."
         in capsys.readouterr().out
     )
+    for words in (["explain", "new"], ["recommend"], ["compare", "new", "bad"]):
+        main(words)
+        assert (
+            "sweep: as of the last reconcile, 12 min ago; next: campaign reconcile sweep\n" in capsys.readouterr().err
+        )
 
 
 def test_status_as_a_document(world: World, capsys: Output) -> None:
@@ -95,7 +103,8 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     out = capsys.readouterr().out
     assert "deterministic: KeyError: 'x'[bold]" in out
     assert "proof: launcher-0.log:17, rule script-error" in out
-    assert "unsure: another attempt decides\n" in out
+    assert "this line may not show the cause\n" in out
+    assert "   n1: rank 0 → no record; rank 3 → SIGKILL\n" in out
     assert "KeyError: 'x'[bold]\n" in out  # neither an escape sequence nor markup gets through
     assert "\x1b" not in out
     assert "hint: look at x" in out

@@ -8,6 +8,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.selection import find_run
 from dscampaign.orchestrator.cli.pages.report import comparison_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
@@ -80,13 +81,14 @@ def test_ranks_that_met_no_others_are_remarked(planted: Plant) -> None:
 
 
 def test_the_margin_of_the_spec_counts_here_as_in_the_report(planted_url: PlantStore) -> None:
-    url = planted_url(Planted("a"), Planted("b", held_out=(3.05, 3.05, 3.05)))
+    url = planted_url(Planted("lr-0.0001"), Planted("lr-0.0003", held_out=(3.05, 3.05, 3.05)))
     store = Store.open(url)
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, "sweep")
         assert campaign
         queries.update_campaign(conn, campaign.id, provenance={**campaign.provenance, "loss_margin": 0.1})
-    (one,) = compare_operands(store, ["sweep", "a", "b"]).comparisons
+    (one,) = compare_operands(store, ["sweep", "lr-1e-4", "lr-3e-4"]).comparisons
+    assert find_run(store, ["lr-1e-4-r2"])[1].name == "lr-0.0001-r2"
     store.close()
     in_report = results_at(url).comparisons[1]
     assert one.result.loss.verdict == in_report.loss.verdict == Standing.EQUAL
