@@ -74,7 +74,7 @@ def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[Cell
     pace = Cell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else Cell("")
     test, known = (row.loss_beside_best, row.verdict not in _BEST) if loss_leads else (one.loss, not one.is_baseline)
     loss = Cell(difference_text(test, one.loss_unit, ends=loss_leads) if test and known else "–" if test else "")
-    first, second = (loss, pace) if loss_leads else (pace, loss)
+    first, second = (replace(loss, mark="gap"), pace) if loss_leads else (pace, loss)
     if found and last > 0:
         ends = (found.value if end is None else end for end in (found.value, found.low, found.high))
         value, low, high = (max(0.0, end / last) for end in ends)

@@ -152,6 +152,17 @@ def test_the_first_screen_has_sentence_table_and_chart(opened: Browser, written:
     assert max(bottom for _, bottom in boxes) <= height
 
 
+def test_a_first_table_of_losses_fits_a_phone(opened: Browser, tmp_path: Path) -> None:
+    rates = [
+        Planted(f"{lr}", held_out=(loss, loss + 0.02, loss + 0.02), params={"label": "", "lr": lr}, train={"lr": lr})
+        for lr, loss in ((1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4))
+    ]
+    load(opened, page_of(tmp_path, rates), 390, 844)
+    seen = "[...document.querySelectorAll('.first td')].filter((one) => one.checkVisibility())"
+    assert opened.evaluate(f"{seen}.length") == 9
+    assert opened.evaluate(f"{seen}.every((one) => one.scrollWidth <= one.clientWidth)") is True
+
+
 def test_print_has_all_columns_and_details(opened: Browser, written: Path) -> None:
     load(opened, written, 720)  # A4 without margins, at 96 dots per inch
     opened.call("Emulation.setEmulatedMedia", media="print")
