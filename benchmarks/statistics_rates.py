@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -38,9 +39,9 @@ class Simulated:
     devices: tuple[str, ...] = ()
 
     @property
-    def counted(self) -> tuple[float, ...]:
-        """Its repeats."""
-        return self.tokens_per_s
+    def counted(self) -> tuple[SimpleNamespace, ...]:
+        """Its repeats, each in a job of its own."""
+        return tuple(SimpleNamespace(repeat=number, shared_job="") for number in range(len(self.tokens_per_s)))
 
     @property
     def inherited(self) -> dict[str, Any]:
