@@ -121,9 +121,9 @@ def _reduce(world: World) -> None:
 def _fail(world: World) -> None:
     attempt = world.attempt("bad", lines=[{"step": 1, "ts": 100.0, "loss": float("nan")}])
     line = {"file": "launcher-0.log", "number": 17, "text": "KeyError: \x1b[31m'x'[bold]"}
-    evidence = {"reason": "KeyError: 'x'[bold]", "hint": "look at x", "rule": "script-error", "line": line}
     node = {"host": "n1", "launcher_exit": 247, "rank_exits": {"0": None, "3": -9}}
-    evidence |= {"sure": "unsure", "nodes": [node]}
+    proof = {"reason": "KeyError: 'x'[bold]", "hint": "look at x", "rule": "script-error", "line": line}
+    evidence = {**proof, "sure": "unsure", "nodes": [node]}
     ended = {"started_s": 100.0, "ended_s": 130.0, "failure_class": "deterministic", "evidence": evidence}
     world.set_attempt(attempt, state=AttemptState.FAILED, job_id="7_2", **ended)
     world.set_run("bad", state=RunState.FAILED, reason="KeyError: 'x'[bold] · look at x")

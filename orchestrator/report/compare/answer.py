@@ -118,7 +118,7 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     """
     loss_leads = by is None and bool(learning_axes([one.condition for one in comparisons if one.losses]))
     lead = Objective.LOSS if loss_leads else by or Objective.SPEED
-    out = {one.condition.name: why for one in comparisons if (why := unfit(one, lead))}
+    out = {one.condition.name: reason for one in comparisons if (reason := unfit(one, lead))}
     fit = [one for one in comparisons if one.condition.name not in out]
     figure = _figure(lead, fit)
     standing = list(fit) if lead in (Objective.SPEED, Objective.LOSS) else _scored(figure, fit)
@@ -192,9 +192,9 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
     scored = []
     for one in compared:
         values = [figure.of(run) for run in one.condition.counted]
-        known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
-        scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in known)
-        if known and len(known) == len(values):
+        finite = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+        scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in finite)
+        if finite and len(finite) == len(values):
             rounds = tuple(run.repeat for run in one.condition.counted) if one.rounds else ()
             scored.append(replace(one, speeds=scores, speed=estimate(scores), rounds=rounds))
     return scored
@@ -255,8 +255,8 @@ def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> st
         return speed_text(one)
     if lead is Objective.LOSS:
         return f"{loss_number(median_loss(one))}{one.loss_unit}" if one.losses else ""
-    found = estimate([value for run in one.condition.counted if (value := figure.of(run)) is not None])
-    return figure.text(found.value) if found else ""
+    median = estimate([value for run in one.condition.counted if (value := figure.of(run)) is not None])
+    return figure.text(median.value) if median else ""
 
 
 def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Standing:

@@ -142,10 +142,10 @@ def compare_to_baseline(
     in_tokens = all(condition.says_tokens for condition in conditions)
     among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
     losses = [_losses(condition, held_out=held_out) for condition in conditions]
-    found = []
+    comparisons = []
     for condition, own in zip(conditions, losses, strict=True):
         speeds = condition.speeds(in_tokens=in_tokens)
-        found.append(
+        comparisons.append(
             BaselineComparison(
                 condition=condition,
                 is_baseline=condition is baseline,
@@ -163,10 +163,10 @@ def compare_to_baseline(
                 rounds=tuple(repeat for repeat, _ in speeds),
             )
         )
-    if not (ran_in_rounds(conditions) and _rounds_differ(found)):
-        found = [replace(one, rounds=()) for one in found]
-    beside = next((one for one in found if one.is_baseline), None)
-    return [_beside(one, beside) if beside else one for one in found]
+    if not (ran_in_rounds(conditions) and _rounds_differ(comparisons)):
+        comparisons = [replace(one, rounds=()) for one in comparisons]
+    beside = next((one for one in comparisons if one.is_baseline), None)
+    return [_beside(one, beside) if beside else one for one in comparisons]
 
 
 def _beside(one: BaselineComparison, baseline: BaselineComparison) -> BaselineComparison:

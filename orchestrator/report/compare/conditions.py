@@ -133,9 +133,9 @@ class Condition:
     @property
     def tokens_per_step(self) -> int | None:
         """Tokens per step of its runs; None if they differ or are unknown. A script's own come from rounded speeds."""
-        known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
-        alike = known and max(known) <= (1.0 + ALIKE) * min(known)
-        return round(statistics.median(known)) if alike else None
+        sizes = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
+        alike = sizes and max(sizes) <= (1.0 + ALIKE) * min(sizes)
+        return round(statistics.median(sizes)) if alike else None
 
     def summary(self, metric: str) -> Estimate | float | None:
         """Return a metric over the repeats, combined by the registry's rule; None if unknown."""
@@ -151,17 +151,17 @@ class Condition:
     def _summary(self, metric: str) -> Estimate | float | None:
         of, over = METRICS[metric].of, METRICS[metric].over
         runs = {OverRepeats.HIGHEST: self.runs, OverRepeats.LOSS: self.learned}.get(over, self.counted)
-        known = [value for run in runs if (value := of(run)) is not None]
-        if over is OverRepeats.LOSS and not all(map(math.isfinite, known)):
-            return Estimate(math.nan, None, None, None, len(known))
+        values = [value for run in runs if (value := of(run)) is not None]
+        if over is OverRepeats.LOSS and not all(map(math.isfinite, values)):
+            return Estimate(math.nan, None, None, None, len(values))
         if over in (OverRepeats.LOSS, OverRepeats.MEDIAN):
-            return estimate(known)
-        return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
+            return estimate(values)
+        return None if not values else max(values) if over is OverRepeats.HIGHEST else sum(values)
 
     def value(self, metric: str) -> float | None:
         """A metric over the repeats as a number; of a median without its interval."""
-        found = self.summary(metric)
-        return found.value if isinstance(found, Estimate) else found
+        summary = self.summary(metric)
+        return summary.value if isinstance(summary, Estimate) else summary
 
     def text(self, metric: str) -> str:
         """Return a metric over the repeats with its unit; empty if unknown."""
@@ -184,8 +184,8 @@ def _counts(run: MeasuredRun) -> bool:
 def losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
     """Return steps and losses of a run; none if they are too few to be equal only for equal runs."""
     both = zip(run.curve.step, run.curve.raw, strict=True)
-    known = tuple((step, loss) for step, loss in both if math.isfinite(loss))
-    return known if len({loss for _, loss in known}) >= LEAST_LOSSES else ()
+    finite = tuple((step, loss) for step, loss in both if math.isfinite(loss))
+    return finite if len({loss for _, loss in finite}) >= LEAST_LOSSES else ()
 
 
 def _steps_per_s(timing: Timing) -> float:
@@ -228,12 +228,12 @@ def unlike(one: Condition, other: Condition) -> bool:
 
 def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Reason]:
     """Yield a reason for each circumstance in which these differ from the first by chance."""
-    those = list(others)
-    if devices := [one for one in those if _unlike_devices(first, one)]:
+    compared = list(others)
+    if devices := [one for one in compared if _unlike_devices(first, one)]:
         yield Reason(Why.DEVICES, detail=_devices_text([first, *devices]))
-    found = {one.title: differ for one in those if (differ := _unlike_variables(first, one))}
-    if names := sorted({name for several in found.values() for name in several}):
-        yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *found])), detail=some(names, 4))
+    variables = {one.title: differ for one in compared if (differ := _unlike_variables(first, one))}
+    if names := sorted({name for several in variables.values() for name in several}):
+        yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *variables])), detail=some(names, 4))
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
@@ -241,8 +241,8 @@ def _unlike_variables(one: Condition, other: Condition) -> set[str]:
     both = {**one.inherited, **other.inherited}
     if len(both) < 2 or _set_up(one) != _set_up(other):
         return set()
-    given = {name for each in (one, other) for name in each.runs[0].config.get("env") or ()}
-    names = {name for each in both.values() for name in each} - given
+    own_env = {name for each in (one, other) for name in each.runs[0].config.get("env") or ()}
+    names = {name for each in both.values() for name in each} - own_env
     return {name for name in names if len({each.get(name) for each in both.values()}) > 1}
 
 
@@ -265,7 +265,7 @@ def _devices_text(conditions: Iterable[Condition]) -> str:
         for run in one.counted:
             if kind := _devices(run):
                 names.setdefault(kind, {})[run.name if len(one.devices) > 1 else one.name] = None
-    return ", ".join(f"{kind} ({some(list(those), 2)})" for kind, those in names.items())
+    return ", ".join(f"{kind} ({some(list(runs_of_kind), 2)})" for kind, runs_of_kind in names.items())
 
 
 def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | None:
@@ -301,10 +301,10 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
 
 
 def _software(runs: Iterable[MeasuredRun]) -> dict[str, str]:
-    found: dict[str, dict[str, None]] = {}
+    by_library: dict[str, dict[str, None]] = {}
     for name, version in (item for run in runs for item in run.software.items()):
-        found.setdefault(name, {})[version] = None
-    return {name: "/".join(versions) for name, versions in found.items()}
+        by_library.setdefault(name, {})[version] = None
+    return {name: "/".join(versions) for name, versions in by_library.items()}
 
 
 def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
@@ -324,11 +324,11 @@ def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
 
 
 def baseline_of(
-    conditions: Sequence[Condition], name: str | None = None, given: Mapping[str, Any] | None = None
+    conditions: Sequence[Condition], name: str | None = None, of_spec: Mapping[str, Any] | None = None
 ) -> tuple[Condition, str]:
     """Return the condition, or the condition of the run, with this name, else the default; and the reason.
 
-    The default is the first condition with the parameters `given` by the spec, else the first that trains without
+    The default is the first condition with the parameters `of_spec` by the spec, else the first that trains without
     DeepSpeed's engine, else the first of the matrix, among conditions with a run that counts, finite losses, and no
     repeat that failed or was changed by a retry, as far as there are any. There must be at least one condition.
     """
@@ -338,11 +338,11 @@ def baseline_of(
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready
     ready = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)] or ready
-    named = [each for each in conditions if given and given.items() <= each.params.items()]
-    if chosen := next((each for each in ready if each in named), None):
+    matching = [each for each in conditions if of_spec and of_spec.items() <= each.params.items()]
+    if chosen := next((each for each in ready if each in matching), None):
         return chosen, "named in the spec"
     plain = next((each for each in ready if each.field("engine") == "ddp"), None)
-    chosen, why = (plain, "the first without DeepSpeed's engine") if plain else (ready[0], "the first")
-    if named:
-        return chosen, f"{why} that ran as configured; {named[0].title} of the spec did not"
-    return chosen, why if plain or chosen is conditions[0] else f"{why} that ran as configured"
+    chosen, reason = (plain, "the first without DeepSpeed's engine") if plain else (ready[0], "the first")
+    if matching:
+        return chosen, f"{reason} that ran as configured; {matching[0].title} of the spec did not"
+    return chosen, reason if plain or chosen is conditions[0] else f"{reason} that ran as configured"

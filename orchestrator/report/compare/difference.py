@@ -103,13 +103,17 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
         return _compare_campaigns(conditions, campaigns[words[0]], campaigns[words[1]])
     if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
         raise _lacks_the_other(conditions, campaigns, words)
-    named = find(store, words[0] if len(words) == 3 else None) if len(words) == 3 or len(campaigns) == 1 else None
-    if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
-        margin = named.provenance.get("loss_margin")
+    campaign_named = (
+        find(store, words[0] if len(words) == 3 else None) if len(words) == 3 or len(campaigns) == 1 else None
+    )
+    if campaign_named and (pairs := _that_differ_in(words[-2:], conditions(campaign_named.name))):
+        margin = campaign_named.provenance.get("loss_margin")
         compared = (compare(*pair, margin=margin, among=len(pairs)) for pair in pairs.values())
         parted = tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True))
-        return ComparedOperands(parted, campaigns=(named,))
-    (home, left), (other, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
+        return ComparedOperands(parted, campaigns=(campaign_named,))
+    (home, left), (other, right) = (
+        _condition(store, word, conditions, campaigns, campaign_named) for word in words[-2:]
+    )
     one = compare(left, right, margin=campaigns[home].provenance.get("loss_margin"))
     return ComparedOperands((one,), campaigns=tuple(campaigns[name] for name in dict.fromkeys((home, other))))
 
@@ -131,8 +135,8 @@ def _lacks_the_other(conditions: _Conditions, campaigns: Iterable[str], words: S
     first, word = words
     if _found(word, conditions(first)):
         return UserError(f"compare {word} of {first} with what?", f"`{typed('compare', *words, 'OTHER')}`")
-    known = [name for name in campaigns if name != first] + [condition.name for condition in conditions(first)]
-    return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
+    names = [name for name in campaigns if name != first] + [condition.name for condition in conditions(first)]
+    return UserError(f"no campaign or run named {word}", did_you_mean(word, names, f"one of: {some(names, 8)}"))
 
 
 def compare(left: Condition, right: Condition, *, margin: float | None = None, among: int = 1) -> Comparison:
@@ -167,14 +171,16 @@ def verdict(one: Comparison) -> list[str]:
     result, (left, right) = one.result, one.titles
     sides = [one.left, one.right] if one.left is not one.right else [one.left]
     shown = [
-        f"{side.name} is not compared: {why.label}." for side in sides if not side.counted and (why := infeasible(side))
+        f"{side.name} is not compared: {reason.label}."
+        for side in sides
+        if not side.counted and (reason := infeasible(side))
     ]
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
         shown.append(f"{mixed} This may explain what differs.")
-    if found := one.step_time:
-        shown.append(f"{one.time_name.capitalize()}: {right} {change(found)} beside {left}: {words(result.order)}.")
-        shown += [f"{intervals(result.among)}."] if found.low is not None else []
-    shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
+    if step_time := one.step_time:
+        shown.append(f"{one.time_name.capitalize()}: {right} {change(step_time)} beside {left}: {words(result.order)}.")
+        shown += [f"{intervals(result.among)}."] if step_time.low is not None else []
+    shown += (f"{reason.text[0].upper()}{reason.text[1:]}." for reason in circumstances(one.left, [one.right]))
     for side in sides:
         shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))
     apart = ""
@@ -234,7 +240,7 @@ def _titled(condition: Condition, campaign: str) -> Condition:
 
 
 def _condition(
-    store: Store, word: str, conditions: _Conditions, campaigns: Container[str], named: CampaignRow | None
+    store: Store, word: str, conditions: _Conditions, campaigns: Container[str], first_campaign: CampaignRow | None
 ) -> tuple[str, Condition]:
     """Return the campaign, and its condition of that name, else a single run; raise UserError if neither exists.
 
@@ -243,15 +249,15 @@ def _condition(
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:
         return campaign, _titled(_named(rest, conditions(campaign), campaign), campaign)
-    row = named or find(store, None)
+    row = first_campaign or find(store, None)
     return row.name, _named(word, conditions(row.name), row.name)
 
 
 def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:
-    if found := _found(name, conditions):
-        return found
-    known = some([condition.name for condition in conditions], 8)
-    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {known}")
+    if match := _found(name, conditions):
+        return match
+    names = some([condition.name for condition in conditions], 8)
+    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {names}")
 
 
 def _found(name: str, conditions: Sequence[Condition]) -> Condition | None:

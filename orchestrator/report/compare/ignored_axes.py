@@ -40,12 +40,12 @@ def _is_own(name: str) -> bool:
 def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     """Return the axes that change no digit of any loss, if all else and the seed are equal."""
     own = (run for run in runs if run.completed and run.config.get("command"))
-    known = [(run, losses) for run in own if (losses := losses_of(run))]
-    axes = dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower()))
-    return [axis for axis in axes if _changes_nothing(axis, known)]
+    with_losses = [(run, losses) for run in own if (losses := losses_of(run))]
+    axes = dict.fromkeys(name for run, _ in with_losses for name in run.params if not _HOW.search(name.lower()))
+    return [axis for axis in axes if _changes_nothing(axis, with_losses)]
 
 
-def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> bool:
-    alike = grouped(known, lambda one: [one[0].repeat, {k: v for k, v in one[0].params.items() if k != axis}])
+def _changes_nothing(axis: str, with_losses: list[tuple[MeasuredRun, _Losses]]) -> bool:
+    alike = grouped(with_losses, lambda pair: [pair[0].repeat, {k: v for k, v in pair[0].params.items() if k != axis}])
     several = [group for group in alike if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
     return bool(several) and all(len({losses for _, losses in group}) == 1 for group in several)

@@ -93,16 +93,18 @@ def _loss(one: Comparison, limit: Limit) -> Check:
     test = one.result.loss
     if test.verdict is Standing.WORSE and test.difference is None:
         return Check(limit, Outcome.FAILED, test.reason)
-    found, doubt = test.difference, few_repeats((one.left, one.right), losses=True)
-    return _check(limit, limit.most, found, [doubt], loss_change(one) if found else test.reason)
+    difference, doubt = test.difference, few_repeats((one.left, one.right), losses=True)
+    return _check(limit, limit.most, difference, [doubt], loss_change(one) if difference else test.reason)
 
 
-def _check(limit: Limit, most: float, found: Estimate | None, doubts: Sequence[Reason | None], evidence: str) -> Check:
+def _check(
+    limit: Limit, most: float, estimate: Estimate | None, doubts: Sequence[Reason | None], evidence: str
+) -> Check:
     doubt = next((doubt.text for doubt in doubts if doubt), "")
-    if doubt or found is None or found.low is None or found.high is None:
+    if doubt or estimate is None or estimate.low is None or estimate.high is None:
         return Check(limit, Outcome.UNDECIDED, doubt or evidence)
-    if found.low > most:
+    if estimate.low > most:
         return Check(limit, Outcome.FAILED, evidence)
-    if found.high <= most:
+    if estimate.high <= most:
         return Check(limit, Outcome.PASSED, evidence)
     return Check(limit, Outcome.UNDECIDED, f"{evidence}; add repeats")

@@ -160,8 +160,8 @@ def may_be_worse(one: BaselineComparison) -> bool:
 
 def median_loss(one: BaselineComparison) -> float:
     """Return the median loss in nats over its repeats; infinite if unknown."""
-    found = estimate([loss for _, loss in one.losses])
-    return found.value if found else math.inf
+    median = estimate([loss for _, loss in one.losses])
+    return median.value if median else math.inf
 
 
 def pace(one: BaselineComparison) -> float:
@@ -173,9 +173,9 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Return whether it is faster, or looks faster while nothing is proven."""
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
-    found = compare_speeds(one, other)
-    if found != Standing.NOT_PROVEN:
-        return found == Standing.FASTER
+    standing = compare_speeds(one, other)
+    if standing != Standing.NOT_PROVEN:
+        return standing == Standing.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
 
 

@@ -113,8 +113,8 @@ _SHORT: Final[Mapping[Why, str]] = {
 def reasons_text(reasons: Sequence[Reason], *, short: bool = False) -> str:
     """Return reasons with the same code as one text, with the range of their numbers."""
     first = reasons[0]
-    known = [reason.number for reason in reasons if reason.number is not None]
-    ends = dict.fromkeys(_number(first, value) for value in (min(known), max(known))) if known else {}
+    numbers = [reason.number for reason in reasons if reason.number is not None]
+    ends = dict.fromkeys(_number(first, value) for value in (min(numbers), max(numbers))) if numbers else {}
     details = list(dict.fromkeys(reason.detail for reason in reasons if reason.detail))
     return (_SHORT if short else _TEXTS)[first.code].format(
         number=" to ".join(ends) + first.unit,

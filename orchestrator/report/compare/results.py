@@ -37,8 +37,8 @@ class WorkloadResults:
         """The baseline and its reason, and what the intervals hold for."""
         tests = [row.loss_beside_best for row in self.answer.rows if row.loss_beside_best]
         found = [one.times_baseline for one in self.comparisons] + [test.difference for test in tests]
-        known = any(each and each.low is not None for each in found)
-        held = f"; {intervals(self.comparisons[0].among)}" if known and len(self.comparisons) > 1 else ""
+        has_intervals = any(each and each.low is not None for each in found)
+        held = f"; {intervals(self.comparisons[0].among)}" if has_intervals and len(self.comparisons) > 1 else ""
         return f"baseline: {self.workload.baseline.title} ({self.workload.because}){held}"
 
 
@@ -85,8 +85,8 @@ class Results:
     @property
     def only_cpus(self) -> bool:
         """Whether all runs with a known device trained on CPUs."""
-        told = [run for run in self.runs if run.device_names]
-        return bool(told) and all(run.on_cpus for run in told)
+        with_device = [run for run in self.runs if run.device_names]
+        return bool(with_device) and all(run.on_cpus for run in with_device)
 
 
 def results_of(
@@ -103,8 +103,8 @@ def results_of(
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:
     """Return the spec's objective; None if not set."""
-    said = campaign.provenance.get("objective")
-    return Objective(said) if said in tuple(Objective) else None
+    objective = campaign.provenance.get("objective")
+    return Objective(objective) if objective in tuple(Objective) else None
 
 
 def _results(workload: Workload, by: Objective | None, margin: float | None) -> WorkloadResults:
@@ -114,10 +114,10 @@ def _results(workload: Workload, by: Objective | None, margin: float | None) -> 
 
 def _times(workloads: Sequence[Workload]) -> Iterator[tuple[Condition, float, float | None]]:
     """Yield the times to a loss that all reach, for workloads of the trainer that differ in their batch and steps."""
-    known = [one for one in workloads if any(condition.counted for condition in one.conditions)]
-    known = [one for one in known if not one.conditions[0].runs[0].config.get("command")]
+    candidates = [one for one in workloads if any(condition.counted for condition in one.conditions)]
+    candidates = [one for one in candidates if not one.conditions[0].runs[0].config.get("command")]
     apart = {"global_batch": None, "steps": None}
-    for group in grouped(known, lambda one: asked_work(one.conditions[0]) | apart):
+    for group in grouped(candidates, lambda one: asked_work(one.conditions[0]) | apart):
         counted = [condition for one in group for condition in one.conditions if condition.counted]
         target = common_loss(counted) if len({one.field("global_batch") for one in counted}) > 1 else None
         if target is None:

@@ -48,18 +48,18 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
 
     Numbers and the fields of the strategy go from each value to the next, other values from the first to each.
     """
-    known = [one for one in comparisons if one.speed or one.losses]
-    found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
-    for axis in _axes(known):
-        for group in grouped(known, partial(_others, axis)):
+    measured = [one for one in comparisons if one.speed or one.losses]
+    by_change: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
+    for axis in _axes(measured):
+        for group in grouped(measured, partial(_others, axis)):
             for cheaper, dearer in _steps(group, axis):
                 for before, after in product(cheaper, dearer):
                     if not unlike(before.condition, after.condition):
                         key = (axis, key_of(_value(axis, before)), key_of(_value(axis, after)))
-                        found.setdefault(key, []).append((before, after))
+                        by_change.setdefault(key, []).append((before, after))
     return [
         Sensitivity(axis, _value(axis, pairs[0][0]), _value(axis, pairs[0][1]), tuple(pairs))
-        for (axis, _, _), pairs in found.items()
+        for (axis, _, _), pairs in by_change.items()
     ]
 
 
@@ -74,10 +74,10 @@ def _value(axis: str, one: BaselineComparison) -> Any:
     return _settings(one).get(axis)
 
 
-def _axes(known: Sequence[BaselineComparison]) -> list[str]:
+def _axes(candidates: Sequence[BaselineComparison]) -> list[str]:
     """Return the strategy's fields, and axes of the matrix with numbers or text as values, that vary."""
-    settings = [_settings(one) for one in known]
-    names = dict.fromkeys([*FIELDS, *(name for one in known for name in one.condition.params)])
+    settings = [_settings(one) for one in candidates]
+    names = dict.fromkeys([*FIELDS, *(name for one in candidates for name in one.condition.params)])
     values = {name: [own.get(name) for own in settings] for name in names if name not in NAMES_POINTS}
     plain = [name for name, own in values.items() if not any(isinstance(value, Mapping) for value in own)]
     return [name for name in plain if len(set(map(key_of, values[name]))) > 1]
@@ -151,18 +151,18 @@ def speed_effect(change: Sensitivity) -> str:
     if {compare_speeds(after, before) for before, after in change.pairs} == {Standing.EQUAL}:
         return "as fast"
     mean = speed_change(change)
-    each = [f"{found.value:.2f}" for a, b in change.pairs if (found := times_as_fast(b, a))]
+    each = [f"{factor.value:.2f}" for a, b in change.pairs if (factor := times_as_fast(b, a))]
     low, high = (min(each, key=float), max(each, key=float)) if each else ("", "")
     return f"{times(mean)} × the speed{f' ({low} to {high})' if low != high else ''}" if mean else ""
 
 
 def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[BaselineComparison, float]]:
     """Each condition once, with the sum of its weights: in several pairs it has the same repeats, and the same luck."""
-    found: dict[str, tuple[BaselineComparison, float]] = {}
+    by_name: dict[str, tuple[BaselineComparison, float]] = {}
     for one, weight in cells:
-        _, before = found.get(one.condition.name, (one, 0.0))
-        found[one.condition.name] = one, before + weight
-    return list(found.values())
+        _, before = by_name.get(one.condition.name, (one, 0.0))
+        by_name[one.condition.name] = one, before + weight
+    return list(by_name.values())
 
 
 def memory_change(change: Sensitivity) -> list[float]:
@@ -188,16 +188,16 @@ def loss_effect(change: Sensitivity) -> str:
     mean = loss_change(change)
     if not mean:
         return ""
-    what, unit = f"{change.pairs[0][0].loss_is} loss", change.pairs[0][0].loss_unit
+    kind, unit = f"{change.pairs[0][0].loss_is} loss", change.pairs[0][0].loss_unit
     if all(test.verdict == Standing.EQUAL for test in tests):
-        return f"equal {what}"
+        return f"equal {kind}"
 
     def number(gap: float) -> str:
         return loss_gap(gap, unit, decimals=decimals(mean, 3) if unit else None)
 
     each = [number(test.difference.value) for test in tests if test.difference]
     low, high = min(each, key=float), max(each, key=float)
-    return f"{what} {number(mean.value)}{interval(mean, number)}{unit}{f' ({low} to {high})' if low != high else ''}"
+    return f"{kind} {number(mean.value)}{interval(mean, number)}{unit}{f' ({low} to {high})' if low != high else ''}"
 
 
 def loss_change(change: Sensitivity) -> Estimate | None:
@@ -213,8 +213,8 @@ def proofs(change: Sensitivity) -> dict[str, bool]:
     timed = [(before, after) for before, after in change.pairs if before.speeds and after.speeds]
     tests = [test for before, after in change.pairs if (test := compare_losses(after, before)).difference]
     orders = [compare_speeds(after, before) for before, after in timed]
-    found = {"speed": orders, "loss": [test.verdict for test in tests]}
-    return {figure: Standing.NOT_PROVEN not in verdicts for figure, verdicts in found.items() if verdicts}
+    verdicts_of = {"speed": orders, "loss": [test.verdict for test in tests]}
+    return {figure: Standing.NOT_PROVEN not in verdicts for figure, verdicts in verdicts_of.items() if verdicts}
 
 
 def effect_document(change: Sensitivity) -> dict[str, Any]:

@@ -112,12 +112,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 @lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
 def _estimate(values: tuple[float, ...]) -> Estimate | None:
-    known = np.array(values)
-    if not known.size:
+    array = np.array(values)
+    if not array.size:
         return None
-    low, high = (float(known.min()), float(known.max())) if known.size >= LEAST_REPEATS else (None, None)
-    std = float(np.std(known, ddof=1)) if known.size > 1 else None
-    return Estimate(float(np.median(known)), low, high, std, int(known.size))
+    low, high = (float(array.min()), float(array.max())) if array.size >= LEAST_REPEATS else (None, None)
+    std = float(np.std(array, ddof=1)) if array.size > 1 else None
+    return Estimate(float(np.median(array)), low, high, std, int(array.size))
 
 
 def ratio(above: Sequence[float], below: Sequence[float], among: int = 1, *, paired: bool = False) -> Estimate | None:
@@ -152,14 +152,14 @@ _Cells = tuple[tuple[tuple[float, ...], float], ...]
 @lru_cache(maxsize=10_000)
 def _contrast(cells: _Cells, additive: bool, tail: float, paired: bool) -> Estimate | None:
     """Return the contrast; each end of its interval is wrong with the probability `tail`."""
-    there, back = (float, float) if additive else (math.log, math.exp)
-    terms = [([there(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
+    to_scale, back = (float, float) if additive else (math.log, math.exp)
+    terms = [([to_scale(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
     if not terms or not all(values for values, _ in terms):
         return None
     if paired:
         rounds = zip(*(values for values, _ in terms), strict=True)
         weights = [weight for _, weight in terms]
-        terms = [([math.fsum(w * v for w, v in zip(weights, one, strict=True)) for one in rounds], 1.0)]
+        terms = [([math.fsum(w * v for w, v in zip(weights, row, strict=True)) for row in rounds], 1.0)]
     means = [math.fsum(values) / len(values) for values, _ in terms]
     centre = math.fsum(weight * mean for (_, weight), mean in zip(terms, means, strict=True))
     repeats = min(len(values) for values, _ in terms)
@@ -201,11 +201,11 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *,
         among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
         paired: speeds at the same place are of the same round.
     """
-    found = ratio(speeds, baseline, among, paired=paired)
-    if found is None or found.low is None or found.high is None:
+    factor = ratio(speeds, baseline, among, paired=paired)
+    if factor is None or factor.low is None or factor.high is None:
         return Standing.NOT_PROVEN
-    if abs(found.value - 1.0) >= TIE and not found.low <= 1.0 <= found.high:
-        return Standing.FASTER if found.value > 1.0 else Standing.SLOWER
+    if abs(factor.value - 1.0) >= TIE and not factor.low <= 1.0 <= factor.high:
+        return Standing.FASTER if factor.value > 1.0 else Standing.SLOWER
     low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, paired=paired)
     return Standing.EQUAL if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Standing.NOT_PROVEN
 
@@ -214,10 +214,10 @@ def _one_sided(
     cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False, paired: bool = False
 ) -> tuple[float, float]:
     """Return the bounds of two one-sided tests; infinite with too few repeats."""
-    found = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, paired)
-    if found is None or found.low is None or found.high is None:
+    estimate_of = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, paired)
+    if estimate_of is None or estimate_of.low is None or estimate_of.high is None:
         return -math.inf, math.inf
-    return found.low, found.high
+    return estimate_of.low, estimate_of.high
 
 
 def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
@@ -259,29 +259,29 @@ def loss_test(
 
 def _concluded(differences: Sequence[float], margin: float, among: int) -> LossTest:
     pairs = [(differences, 1.0)]
-    found = contrast(pairs, additive=True, among=among)
-    if found is None:
+    difference = contrast(pairs, additive=True, among=among)
+    if difference is None:
         return LossTest(Standing.NOT_PROVEN, None, margin, "no repeat of both reported this loss")
-    if found.low is None or found.high is None:
-        return LossTest(Standing.NOT_PROVEN, found, margin, f"fewer than {LEAST_REPEATS} repeats")
+    if difference.low is None or difference.high is None:
+        return LossTest(Standing.NOT_PROVEN, difference, margin, f"fewer than {LEAST_REPEATS} repeats")
     low, high = _one_sided(pairs, among, additive=True)
     if -margin <= low and high <= margin:
-        return LossTest(Standing.EQUAL, found, margin, no_worse=True)
-    if found.low > margin:
-        return LossTest(Standing.WORSE, found, margin)
-    if found.high < -margin:
-        return LossTest(Standing.BETTER, found, margin, no_worse=True)
-    return LossTest(Standing.NOT_PROVEN, found, margin, "the repeats vary too much", no_worse=high <= margin)
+        return LossTest(Standing.EQUAL, difference, margin, no_worse=True)
+    if difference.low > margin:
+        return LossTest(Standing.WORSE, difference, margin)
+    if difference.high < -margin:
+        return LossTest(Standing.BETTER, difference, margin, no_worse=True)
+    return LossTest(Standing.NOT_PROVEN, difference, margin, "the repeats vary too much", no_worse=high <= margin)
 
 
-def loss_margin(baseline: Sequence[float], given: float | None, *, own: bool) -> float:
+def loss_margin(baseline: Sequence[float], of_spec: float | None, *, own: bool) -> float:
     """Return how far losses may be from the baseline's and count as equal.
 
     Args:
-        given: the spec's margin.
+        of_spec: the spec's margin.
         own: losses are in a script's own unit; else in nats.
     """
-    if given is not None:
-        return given
-    known = estimate(baseline) if own else None
-    return LOSS_SHARE * abs(known.value) if known else 0.0 if own else LOSS_MARGIN_NATS
+    if of_spec is not None:
+        return of_spec
+    median = estimate(baseline) if own else None
+    return LOSS_SHARE * abs(median.value) if median else 0.0 if own else LOSS_MARGIN_NATS

@@ -11,26 +11,30 @@ from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number,
 from .statistics import Estimate, LossTest, Standing
 
 
-def times(found: Estimate) -> str:
+def times(estimate: Estimate) -> str:
     """Return a ratio, with its interval if known."""
-    return f"{found.value:.2f}{interval(found, '{:.2f}'.format)}"
+    return f"{estimate.value:.2f}{interval(estimate, '{:.2f}'.format)}"
 
 
-def change(found: Estimate) -> str:
+def change(estimate: Estimate) -> str:
     """Return a ratio as a change in percent, with its interval if known: `+4.1 % [3.2, 5.0]`."""
-    return f"{found.value - 1:+.1%}".replace("%", " %") + interval(found, lambda ratio: f"{100 * (ratio - 1):.1f}")
+    return f"{estimate.value - 1:+.1%}".replace("%", " %") + interval(
+        estimate, lambda ratio: f"{100 * (ratio - 1):.1f}"
+    )
 
 
-def interval(found: Estimate, number: Callable[[float], str]) -> str:
+def interval(estimate: Estimate, number: Callable[[float], str]) -> str:
     """Return ` [low, high]`, to follow the value; "" without an interval."""
-    return "" if found.low is None or found.high is None else f" [{number(found.low)}, {number(found.high)}]"
+    return (
+        "" if estimate.low is None or estimate.high is None else f" [{number(estimate.low)}, {number(estimate.high)}]"
+    )
 
 
-def span(found: Estimate | None) -> str:
+def span(estimate: Estimate | None) -> str:
     """Return the range of the repeats."""
-    if found is None or found.low is None or found.high is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    return f"{short_number(found.low)} to {short_number(found.high)}"
+    return f"{short_number(estimate.low)} to {short_number(estimate.high)}"
 
 
 def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
@@ -57,11 +61,11 @@ def size_text(test: LossTest, unit: str) -> str:
     return difference_text(test, unit).removeprefix("+")
 
 
-def decimals(found: Estimate | None, otherwise: int) -> int:
+def decimals(estimate: Estimate | None, otherwise: int) -> int:
     """Return the decimals that an interval leaves: two digits of its half width, or 4 if those are fewer."""
-    if found is None or found.low is None or found.high is None or found.high <= found.low:
+    if estimate is None or estimate.low is None or estimate.high is None or estimate.high <= estimate.low:
         return otherwise
-    return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((found.high - found.low) / 2))))
+    return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((estimate.high - estimate.low) / 2))))
 
 
 def intervals(among: int) -> str:
@@ -94,5 +98,9 @@ def loss_verdict(test: LossTest) -> str:
 
 
 def _farthest(test: LossTest) -> float:
-    found = test.difference
-    return 0.0 if found is None or found.low is None or found.high is None else max(-found.low, found.high)
+    difference = test.difference
+    return (
+        0.0
+        if difference is None or difference.low is None or difference.high is None
+        else max(-difference.low, difference.high)
+    )

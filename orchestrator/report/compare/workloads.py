@@ -43,18 +43,18 @@ class Workload:
 
 
 def workloads_of(
-    conditions: Sequence[Condition], baseline: str | None = None, given: Mapping[str, Any] | None = None
+    conditions: Sequence[Condition], baseline: str | None = None, of_spec: Mapping[str, Any] | None = None
 ) -> list[Workload]:
     """Return the workloads of a campaign, in the order of the matrix.
 
-    `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `given`.
+    `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `of_spec`.
     """
     groups = [_changed_alike(group) for group in grouped(conditions, asked_work)]
     names = _names([_shared(group) for group in groups])
     if len(set(names)) < len(groups):
         names = _names([asked_work(group[0]) for group in groups])
-    named = zip(names, groups, strict=True)
-    return [Workload(name, group, *baseline_of(group, baseline, given)) for name, group in named]
+    named_groups = zip(names, groups, strict=True)
+    return [Workload(name, group, *baseline_of(group, baseline, of_spec)) for name, group in named_groups]
 
 
 def _changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
@@ -110,9 +110,12 @@ def _shared(group: Sequence[Condition]) -> dict[str, Any]:
 
 
 def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    varying = [name for name in dict.fromkeys(chain(*settings)) if len({key_of(one.get(name)) for one in settings}) > 1]
+    varying = [
+        name for name in dict.fromkeys(chain(*settings)) if len({key_of(setting.get(name)) for setting in settings}) > 1
+    ]
     return [
-        ", ".join(f"{name} {_word(one[name])}" for name in varying if one.get(name) is not None) for one in settings
+        ", ".join(f"{name} {_word(setting[name])}" for name in varying if setting.get(name) is not None)
+        for setting in settings
     ]
 
 
@@ -126,9 +129,9 @@ def _word(value: Any) -> str:
 def _level(run: MeasuredRun) -> float | None:
     losses = np.array(run.curve.smoothed)
     begin, end = (int(share * losses.size) for share in _LEVEL)
-    known = losses[begin : max(end, begin + 1)]
-    known = known[np.isfinite(known)]
-    return float(known.mean()) if known.size else None
+    window = losses[begin : max(end, begin + 1)]
+    window = window[np.isfinite(window)]
+    return float(window.mean()) if window.size else None
 
 
 def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:

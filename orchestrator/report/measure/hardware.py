@@ -84,12 +84,12 @@ def memory_of(
     attempts: Sequence[AttemptRow],
     series: Series,
     gpus: Sequence[AttemptGpus],
-    told: Mapping[str, Any],
+    reported: Mapping[str, Any],
     speed: Mapping[str, Any],
 ) -> Memory:
     """Return the memory of the attempts with a run's present configuration; in the series it is the peak so far.
 
-    `told` and `speed` are the trainer's reports of the GPU's memory, and of the steps after the warm-up.
+    `reported` and `speed` are the trainer's reports of the GPU's memory, and of the steps after the warm-up.
     """
     device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
     nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
@@ -101,7 +101,7 @@ def memory_of(
         reserved=reserved if timed[1] is None else timed[1],
         peak_reserved=highest([reserved, timed[1]]),
         device=highest(device),
-        usable=_number(told.get("usable_gb")),
+        usable=_number(reported.get("usable_gb")),
         host=None if (most := highest(host)) is None else most / 1e9,
         end=_number(speed.get("mem_end_gb")),
     )
@@ -128,8 +128,8 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
 
 
 def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:
-    known = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
-    return sum(known) if known else None
+    counts = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
+    return sum(counts) if counts else None
 
 
 def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
@@ -144,14 +144,14 @@ def _fewest(attempt: AttemptGpus) -> int:
 
 
 def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> float | None:
-    known = [(value, gpu.sampled_s) for gpu in gpus if (value := figure(gpu)) is not None]
-    spent_s = sum(seconds for _, seconds in known)
-    return sum(value * seconds for value, seconds in known) / spent_s if spent_s else None
+    pairs = [(value, gpu.sampled_s) for gpu in gpus if (value := figure(gpu)) is not None]
+    spent_s = sum(seconds for _, seconds in pairs)
+    return sum(value * seconds for value, seconds in pairs) / spent_s if spent_s else None
 
 
 def _peak(values: Sequence[float]) -> float | None:
-    known = np.asarray(values)[np.isfinite(np.asarray(values))]
-    return float(known.max()) if known.size else None
+    finite = np.asarray(values)[np.isfinite(np.asarray(values))]
+    return float(finite.max()) if finite.size else None
 
 
 def _number(value: object) -> float | None:

@@ -34,7 +34,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         ran = (row for row in queries.attempts(conn, campaign.id) if row.failure_class != FailureClass.RETURNED)
         attempts = {run_id: list(own) for run_id, own in groupby(ran, lambda attempt: attempt.run_id)}
         events = queries.events(conn, campaign.id)
-        said = _said(events)
+        reports = _said(events)
         not_taken: dict[int | None, dict[str, str]] = defaultdict(dict)
         for event in events:
             if event.kind in (STEPS_RESTARTED, STEPS_BEYOND):
@@ -56,7 +56,10 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 attempts=own,
                 series=run_series(conn, run.id, [(attempt.id, attempt.generation) for attempt in present]),
                 gpus=queries.run_gpus(conn, run.id) if used else [],
-                **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
+                **{
+                    name: next((reports[one, name] for one in mine[::-1] if (one, name) in reports), {})
+                    for name in _SAID
+                },
                 excluded=excluded,
                 skipped_steps=int(skipped[run.id]) if run.id in skipped else None,
                 metrics_source=next((sources[one] for one in mine[::-1] if one in sources), ""),
@@ -81,21 +84,21 @@ def _seconds(data: Mapping[str, Any]) -> float:
 
 def _lines_within_s(events: Sequence[EventRow]) -> dict[int | None, float]:
     """Return how late the time of a line may be, by attempt whose metrics the agent collected."""
-    found: dict[int | None, float] = defaultdict(float)
+    by_attempt: dict[int | None, float] = defaultdict(float)
     for event in events:
         if event.kind == METRICS_SOURCE:
             unsaid = _PRINTED_WITHIN_S if event.data.get("source", "printed") == "printed" else 0.0
-            said = event.data.get("within_s")
-            late_s = float(said) if isinstance(said, int | float) else unsaid
-            found[event.attempt_id] = max(found[event.attempt_id], late_s)
-    return found
+            within_s = event.data.get("within_s")
+            late_s = float(within_s) if isinstance(within_s, int | float) else unsaid
+            by_attempt[event.attempt_id] = max(by_attempt[event.attempt_id], late_s)
+    return by_attempt
 
 
 def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
     """Return the fields of the trainer's events, by attempt and name of the event; the newest value counts."""
     kinds = {f"script.{name}": name for name in _SAID}
-    said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
+    reports: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
     for event in events:
         if event.kind in kinds:
-            said[event.attempt_id, kinds[event.kind]] |= event.data
-    return said
+            reports[event.attempt_id, kinds[event.kind]] |= event.data
+    return reports

@@ -65,16 +65,16 @@ class Curve:
 def loss_of(series: Series, final: float | None = None) -> Loss:
     """Return the losses of a run's steps; `final` as it was before the run was thinned."""
     loss = np.asarray(series.figures["loss"])
-    known = loss[np.isfinite(loss)]
+    finite = loss[np.isfinite(loss)]
     ended_at = series.ended_at.get("loss")
     held_out = _held_out(series, ended_at)
-    if not known.size:
+    if not finite.size:
         return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
     if ended_at is not None:
         final = math.nan
     elif final is None:
         final = final_loss(series.step, series.figures["loss"])
-    return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
+    return Loss(float(finite[0]), float(finite[-1]), float(finite.min()), final, held_out)
 
 
 def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:

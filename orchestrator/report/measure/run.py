@@ -245,7 +245,7 @@ def measured_run(data: RunData) -> MeasuredRun:
     run, mine = data.run, data.mine
     newest = mine[-1] if mine else None
     lines = _lines(data)
-    made = set(lines.generation.tolist())
+    generations = set(lines.generation.tolist())
     tokens = _tokens_per_step(run.config, lines, data.series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
     gpus = gpus_of(data.gpus, mine)
@@ -285,7 +285,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         span_s=_span_s(mine),
         generation=newest.generation if newest else 0,
         shared_job=_shared_job(mine),
-        mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in made}) > 1,
+        mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in generations}) > 1,
         **_batch(run.config, mine),
     )
 
@@ -301,8 +301,8 @@ def _span_s(attempts: Sequence[AttemptRow]) -> tuple[float, float] | None:
 
 
 def _device_names(gpus: GpuSummary, start: Mapping[str, Any]) -> tuple[str, ...]:
-    told = (str(start["device"]),) if start.get("device") else ()
-    return told if told and (told == _CPU or len(gpus.names) < 2) else gpus.names
+    names = (str(start["device"]),) if start.get("device") else ()
+    return names if names and (names == _CPU or len(gpus.names) < 2) else gpus.names
 
 
 def _on_gpus(device_names: tuple[str, ...], config: Mapping[str, Any]) -> bool:
@@ -341,8 +341,12 @@ def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[st
     The first micro-batch is the configured one, with `auto` the first that was found: retries of other runs may have
     made this one smaller before its first attempt.
     """
-    given = (config.get("train") or {}).get("micro_batch")
-    first = given if isinstance(given, int) else next((one.micro_batch for one in attempts if one.micro_batch), None)
+    micro_batch = (config.get("train") or {}).get("micro_batch")
+    first = (
+        micro_batch
+        if isinstance(micro_batch, int)
+        else next((attempt.micro_batch for attempt in attempts if attempt.micro_batch), None)
+    )
     if not attempts:
         sizes = {"micro_batch": first, "accumulation": None, "changes": "", "world_size": _ranks(config)}
     else:
@@ -361,18 +365,18 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
     if not config.get("command") and train.get("global_batch") and train.get("seq_len"):
         return int(train["global_batch"] * train["seq_len"])
     with np.errstate(invalid="ignore"):
-        said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
-    known = said[np.isfinite(said) & (said > 0)]
-    return round(float(np.median(known))) if known.size else None
+        tokens = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
+    sizes = tokens[np.isfinite(tokens) & (tokens > 0)]
+    return round(float(np.median(sizes))) if sizes.size else None
 
 
 def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
     """Return the variables of the first node; attempts without a step, and of earlier versions, have none."""
     for attempt in attempts:
         first: Mapping[str, Any] = next(iter(attempt.evidence.get("nodes") or ()), {})
-        known = first.get("variables")
-        if isinstance(known, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
-            yield known
+        variables = first.get("variables")
+        if isinstance(variables, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
+            yield variables
 
 
 def _loaded(attempts: Sequence[AttemptRow]) -> Mapping[str, str]:
@@ -384,16 +388,16 @@ def _quality(data: RunData, lines: Lines) -> Quality:
     received = int(lines.stands_for.sum())
     span = int(lines.step[-1]) if len(data.series) else 0
     gaps = max(0, span - received)
-    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
-    known = {name: value for name, value in data.speed.items() if isinstance(value, int | float)}
+    steps_made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
+    figures = {name: value for name, value in data.speed.items() if isinstance(value, int | float)}
     return Quality(
         expected=data.run.target_step if data.run.state == RunState.COMPLETED else (span or None),
         received=received,
         gaps=gaps,
-        repeated=max(0, made - received - gaps),
+        repeated=max(0, steps_made - received - gaps),
         non_finite=data.series.non_finite.get("loss", 0),
         skipped_steps=data.skipped_steps,
-        alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
-        data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
+        alloc_retries=int(figures["alloc_retries"]) if "alloc_retries" in figures else None,
+        data_wait=float(figures["data_wait_share"]) if "data_wait_share" in figures else None,
         kept_every=kept_every(attempt.evidence for attempt in data.mine),
     )

@@ -126,11 +126,11 @@ class Lines:
 
         Steps of the warm-up, and steps of unknown time, count as the median of the others, if that is known.
         """
-        known = self.timed & np.isfinite(self.step_s)
-        if not known.any():
+        is_timed = self.timed & np.isfinite(self.step_s)
+        if not is_timed.any():
             return self.spent_s
-        (usual_s,) = quantiles(self.step_s[known], self.stands_for[known], (0.5,))
-        steady: Floats = np.where(known, self.spent_s, usual_s * self.stands_for)
+        (usual_s,) = quantiles(self.step_s[is_timed], self.stands_for[is_timed], (0.5,))
+        steady: Floats = np.where(is_timed, self.spent_s, usual_s * self.stands_for)
         return steady
 
 
@@ -154,37 +154,37 @@ def lines_of(
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     spans = _spans(generation, step, first_steps, last_steps or {})
-    _, which = np.unique(generation, return_inverse=True)
-    begun, ended = (np.array([span[end] for span in spans.values()], np.int64)[which] for end in (0, 1))
+    _, index = np.unique(generation, return_inverse=True)
+    first_step, ended = (np.array([span[end] for span in spans.values()], np.int64)[index] for end in (0, 1))
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
-    left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
-    apart = step - np.where(follows, left, np.maximum(begun, left))
-    said = _figure(series, "step_time_s")
-    by_clock = not np.isfinite(said).any()
+    left = np.r_[first_step[:1], step[:-1]]  # the line before, of whichever attempt
+    apart = step - np.where(follows, left, np.maximum(first_step, left))
+    step_s = _figure(series, "step_time_s")
+    by_clock = not np.isfinite(step_s).any()
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    warm_up = np.array([warm_up_steps(untimed, last - first) for first, last in spans.values()], np.int64)[which]
-    timed = _after_warm_up(step - begun, stands_for, warm_up) | (ended - begun <= 1).all()
+    warm_up = np.array([warm_up_steps(untimed, last - first) for first, last in spans.values()], np.int64)[index]
+    timed = _after_warm_up(step - first_step, stands_for, warm_up) | (ended - first_step <= 1).all()
     error = 0.0
     if by_clock:
-        said, reaches_back, error = _by_clock(
-            step, generation, _figure(series, "ts_s"), step - begun < warm_up, within_s
+        step_s, reaches_back, error = _by_clock(
+            step, generation, _figure(series, "ts_s"), step - first_step < warm_up, within_s
         )
         if (clear := timed & ~reaches_back).any() or within_s:
             timed = clear
     stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
-    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock, error)
+    return Lines(step, generation, stands_for, np.where(step_s >= 0, step_s, math.nan), timed, by_clock, error)
 
 
 def timing(series: Series, lines: Lines) -> Timing | None:
     """Return the speed of a run; None if no step's time is known."""
-    known = np.isfinite(lines.step_s)
-    counts = known & lines.timed
+    is_finite = np.isfinite(lines.step_s)
+    counts = is_finite & lines.timed
     if not counts.any():
         return None
     times, weights = lines.step_s[counts], lines.stands_for[counts]
     low, first, median, third, high, p99 = quantiles(times, weights, _SHARES)
-    warm_up = known & ~counts
+    warm_up = is_finite & ~counts
     mean = float(np.average(times, weights=weights))
     return Timing(
         step_s=median,
@@ -221,8 +221,8 @@ def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> t
     places = np.asarray(shares) * (reached[-1] - 1)
     below = np.floor(places)
     low, high = (ordered[np.searchsorted(reached, place, side="right")] for place in (below, np.ceil(places)))
-    found = low + (places - below) * (high - low)
-    return tuple(float(value) for value in found)
+    quantile = low + (places - below) * (high - low)
+    return tuple(float(value) for value in quantile)
 
 
 def _by_clock(
@@ -237,15 +237,15 @@ def _by_clock(
     step_s, reaches_back, error = np.full(step.size, math.nan), np.zeros(step.size, bool), 0.0
     for number in np.unique(generation):
         own = np.flatnonzero(generation == number)  # those of another attempt may lie between them
-        made, when_s, is_warm = step[own], ts_s[own], warm[own]
-        known = _with_time(when_s, within_s)
-        first = int(np.argmin(is_warm[known])) if known.size and not is_warm[known].all() else known.size
-        for part in (known[: first + 1], known[first:]):
+        steps_made, when_s, is_warm = step[own], ts_s[own], warm[own]
+        timed = _with_time(when_s, within_s)
+        first = int(np.argmin(is_warm[timed])) if timed.size and not is_warm[timed].all() else timed.size
+        for part in (timed[: first + 1], timed[first:]):
             ends = _far_apart(part, when_s, within_s)
             if ends.size < 2:
                 continue
             lines, spent_s = own[ends[0] + 1 : ends[-1] + 1], np.diff(when_s[ends])
-            step_s[lines] = np.repeat(spent_s / np.diff(made[ends]), np.diff(ends))
+            step_s[lines] = np.repeat(spent_s / np.diff(steps_made[ends]), np.diff(ends))
             reaches_back[lines] = is_warm[ends[0]]
             if within_s and not is_warm[ends[0]]:
                 error = max(error, within_s / float(spent_s.min()))
@@ -258,10 +258,10 @@ def _with_time(ts_s: Floats, within_s: float) -> Integers:
     Lines that came together after a pause lay in a buffer. The last of them filled the buffer; but at the end of the
     attempt the buffer was emptied at any time.
     """
-    known = np.flatnonzero(np.isfinite(ts_s))
-    if within_s and known.size > 1 and known[-1] - known[-2] > 1 and ts_s[known[-1]] - ts_s[known[-2]] > within_s:
-        return known[:-1]
-    return known
+    timed = np.flatnonzero(np.isfinite(ts_s))
+    if within_s and timed.size > 1 and timed[-1] - timed[-2] > 1 and ts_s[timed[-1]] - ts_s[timed[-2]] > within_s:
+        return timed[:-1]
+    return timed
 
 
 def _far_apart(lines: Integers, ts_s: Floats, within_s: float) -> Integers:
@@ -306,11 +306,11 @@ def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> N
 
 def _over_time(values: Floats, spent_s: Floats) -> float | None:
     """Return the mean of a rate over time; None if it is unknown for most of the time, or no time passed."""
-    known = np.isfinite(values)
-    known_s = spent_s[known].sum()
+    finite = np.isfinite(values)
+    known_s = spent_s[finite].sum()
     if known_s < 0.5 * spent_s.sum() or not known_s:
         return None
-    return float(np.average(values[known], weights=spent_s[known]))
+    return float(np.average(values[finite], weights=spent_s[finite]))
 
 
 def _figure(series: Series, name: str) -> Floats:

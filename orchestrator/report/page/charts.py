@@ -53,10 +53,10 @@ Row = Mapping[str, Any]
 
 def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     """Speed against memory, with intervals over repeats."""
-    known = [each for each in one.comparisons if each.speed and each.condition.value("mem_reserved_gb") is not None]
-    if len(known) < 2:
+    measured = [each for each in one.comparisons if each.speed and each.condition.value("mem_reserved_gb") is not None]
+    if len(measured) < 2:
         return None
-    known.sort(key=lambda each: looks[each.condition.name].group != OTHERS)  # the colours above the grey
+    measured.sort(key=lambda each: looks[each.condition.name].group != OTHERS)  # the colours above the grey
     verdicts = {row.condition.name: row.verdict for row in one.answer.rows}
     rows = [
         {
@@ -64,9 +64,9 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
             "memory": each.condition.value("mem_reserved_gb"),
             "verdict": words(verdicts[each.condition.name]),
         }
-        for each in known
+        for each in measured
     ]
-    on_gpus = any(run.on_gpus for each in known for run in each.condition.runs)
+    on_gpus = any(run.on_gpus for each in measured for run in each.condition.runs)
     across = alt.X("memory:Q", title="memory of a GPU (GB)" if on_gpus else "memory (GB)", scale=_near())
     up = alt.Y("value:Q", title=one.comparisons[0].speed_unit, scale=_near(), axis=alt.Axis(format="~s"))
     tooltip = [_NAME, alt.Tooltip("says:N", title="speed"), alt.Tooltip("memory:Q", format=".1f", title="GB")]
@@ -96,8 +96,8 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     figure, kinds = METRICS[metric], {each.condition.devices for each in compared if each.condition.devices}
     for each in compared:
         x: Any = each.condition.params.get(axis)
-        found: Any = each.condition.summary(metric)
-        value, low, high = (getattr(found, name, found) for name in ("value", "low", "high"))
+        estimate: Any = each.condition.summary(metric)
+        value, low, high = (getattr(estimate, name, estimate) for name in ("value", "low", "high"))
         if is_number(x) and value is not None and math.isfinite(value):
             others = {name: value for name, value in each.condition.params.items() if name not in (axis, "label")}
             if len(kinds) > 1:
@@ -234,7 +234,7 @@ def _chart(
 ) -> Chart:  # fmt: skip
     """Return the chart with its data, and the values that its expressions look up."""
     spec = chart.properties(width="container", height=height).to_dict(validate=False)
-    names = {"titles": [one.title for one in looks.values()], "groups": [one.group for one in looks.values()]}
+    names = {"titles": [look.title for look in looks.values()], "groups": [look.group for look in looks.values()]}
     values = {"hidden": [], "hot": [], "by": "step", **names, **params}
     spec["params"] = [{"name": key, "value": value} for key, value in values.items()] + spec.get("params", [])
     spec["datasets"] = {key: list(rows) for key, rows in data.items()}

@@ -51,10 +51,10 @@ class Curves:
         """Return the ends of an axis with room for the curves, but not for their fall in the first steps."""
         every = [(row["step"], row[field]) for row in self.rows if row[field] is not None]
         last = max((step for step, _ in every), default=0.0)
-        known = [value for step, value in every if step >= last / _FIRST]
-        if not known:
+        values = [value for step, value in every if step >= last / _FIRST]
+        if not values:
             return 0.0, 0.0
-        low, high = min(known), float(np.percentile(known, 99.5))
+        low, high = min(values), float(np.percentile(values, 99.5))
         if field == "loss":
             farthest = 2 * float(np.percentile([value for _, value in every], 99)) - low
             high = max([high, *(each["loss"] for each in self.held_out if each["loss"] <= farthest)])
@@ -109,8 +109,8 @@ def _held_out(condition: Condition, look: Look) -> Iterator[Mapping[str, Any]]:
 def _rate(condition: Condition, field: str) -> float:
     """Tokens or seconds of a step; 0 if unknown."""
     ends = [(getattr(run.curve, field)[-1], run.curve.step[-1]) for run in condition.runs if run.curve.drawable]
-    known = [end / step for end, step in ends if step and math.isfinite(end)]
-    return float(np.median(known)) if known else 0.0
+    rates = [end / step for end, step in ends if step and math.isfinite(end)]
+    return float(np.median(rates)) if rates else 0.0
 
 
 def short(value: float) -> float | None:

@@ -109,7 +109,9 @@ def strict(value: Any) -> Any:
 
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
-    columns, rows = columns_of([{_COLUMN.get(name, name): value for name, value in one.items()} for one in documents])
+    columns, rows = columns_of(
+        [{_COLUMN.get(name, name): value for name, value in document.items()} for document in documents]
+    )
     return columns, (list(map(_cell, row)) for row in rows)
 
 
@@ -122,7 +124,7 @@ def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workload(one: WorkloadResults) -> dict[str, Any]:
-    found = one.answer
+    result = one.answer
     return {
         "name": one.workload.name,
         "baseline": one.workload.baseline.name,
@@ -130,17 +132,17 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
         "conditions": [_condition(each) for each in one.comparisons],
         "effects": [effect_document(change) for change in sensitivities(one.comparisons)],
         "recommendation": {
-            "condition": found.chosen.name if found.chosen else None,
-            "fastest": found.fastest.name if found.fastest else None,
-            "lowest_loss": found.learner.name if found.learner else None,
-            "proven": found.proven,
-            "tied": found.tied,
-            "excluded": {name: reason.text for name, reason in found.excluded.items()},
-            "sentence": found.sentence,
-            "leads": found.lead,
-            "rows": [_row(row) for row in found.rows],
-            "doubts": [_reason(reason) for reason in found.doubts],
-            "remarks": [_reason(reason) for reason in found.remarks],
+            "condition": result.chosen.name if result.chosen else None,
+            "fastest": result.fastest.name if result.fastest else None,
+            "lowest_loss": result.learner.name if result.learner else None,
+            "proven": result.proven,
+            "tied": result.tied,
+            "excluded": {name: reason.text for name, reason in result.excluded.items()},
+            "sentence": result.sentence,
+            "leads": result.lead,
+            "rows": [_row(row) for row in result.rows],
+            "doubts": [_reason(reason) for reason in result.doubts],
+            "remarks": [_reason(reason) for reason in result.remarks],
         },
     }
 
@@ -185,8 +187,8 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
     }
 
 
-def _estimate(found: Estimate | float | None) -> dict[str, Any] | float | None:
-    return dict(vars(found)) if isinstance(found, Estimate) else found
+def _estimate(estimate: Estimate | float | None) -> dict[str, Any] | float | None:
+    return dict(vars(estimate)) if isinstance(estimate, Estimate) else estimate
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
     command = run.config.get("command")
     own = {name: value for name, value in condition.params.items() if name != "label"}
     sections = {"": {"command": command, **own} if command else run.train}
-    where = () if run.config.get("executor") == "local" else ("slurm",)
-    sections |= {f"{name}.": run.config.get(name) or {} for name in ("deepspeed", "env", *where)}
+    place = () if run.config.get("executor") == "local" else ("slurm",)
+    sections |= {f"{name}.": run.config.get(name) or {} for name in ("deepspeed", "env", *place)}
     for prefix, fields in sections.items():
         for name, value in flat_fields(fields, prefix):
             if name.partition(".")[0] not in COMPARES_ALIKE and name not in _SCHEDULING:

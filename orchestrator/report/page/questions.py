@@ -94,14 +94,14 @@ def _beside(of: Callable[[BaselineComparison], Any]) -> Column:
     return lambda one: "" if one.is_baseline else of(one)
 
 
-def _estimate(found: Estimate | None, text: Callable[[Estimate], str]) -> Cell:
-    return Cell(text(found), found.value) if found else Cell("")
+def _estimate(estimate: Estimate | None, text: Callable[[Estimate], str]) -> Cell:
+    return Cell(text(estimate), estimate.value) if estimate else Cell("")
 
 
 def _charts(drawn: Sequence[WorkloadResults], make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
     """Small multiples: the chart of each workload, with its name."""
-    found = [(place, one, make(one)) for place, one in enumerate(drawn, 1)]
-    return tuple(of_workload(chart, one, place, len(drawn)) for place, one, chart in found if chart)
+    drawn_charts = [(place, one, make(one)) for place, one in enumerate(drawn, 1)]
+    return tuple(of_workload(chart, one, place, len(drawn)) for place, one, chart in drawn_charts if chart)
 
 
 def of_workload(chart: Chart, one: WorkloadResults, place: int, several: int) -> Chart:
@@ -115,7 +115,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     shown = sorted((one for one in results.comparisons if one.speed), key=pace, reverse=True)
     unit = shown[0].speed_unit if shown else ""
     columns: dict[str, Column] = {
-        unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
+        unit: lambda one: _estimate(one.speed, lambda change: short_number(change.value)),
         f"range ({unit})": lambda one: span(one.speed),
         "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
         _VERDICT: _beside(lambda one: words(one.order)),
@@ -151,8 +151,8 @@ def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
 
 def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
     unit = "" if any(one.condition.own_loss for one in results.comparisons) else " (nats)"
-    found = {one.workload.name: curves(one, looks, len(drawn)) for one in drawn}
-    pictures = _charts(drawn, lambda one: charts.losses(found[one.workload.name], looks, unit))
+    curves_by_name = {one.workload.name: curves(one, looks, len(drawn)) for one in drawn}
+    pictures = _charts(drawn, lambda one: charts.losses(curves_by_name[one.workload.name], looks, unit))
     shown = [one for one in results.comparisons if one.condition.counted]
     if not shown:
         return Section("Same learning?", charts=pictures)
@@ -171,7 +171,7 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
     }
     margin = shown[0].loss.margin
     text = f"Losses{unit}; equal: within {margin:.2g} of the baseline's, by two one-sided tests over repeats"
-    if thinned := [one.thinned_to for one in found.values() if one.thinned_to]:
+    if thinned := [one.thinned_to for one in curves_by_name.values() if one.thinned_to]:
         text += f"; curves are thinned to {min(thinned)} steps"
     return Section("Same learning?", f"{text}.", pictures, _conditions(results, looks, columns, shown))
 
@@ -232,10 +232,10 @@ def _gpus(results: Results, looks: Looks) -> Section:
 
 def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
-    found = [(one, sensitivities(one.comparisons)) for one in results.workloads]
-    changes = [(one.workload.name, change) for one, every in found for change in every]
+    effects = [(one, sensitivities(one.comparisons)) for one in results.workloads]
+    changes = [(one.workload.name, change) for one, every in effects for change in every]
     columns: dict[str, Callable[[Any], Cell | str]] = {
-        **({"workload": lambda one: one[0]} if len(found) > 1 else {}),
+        **({"workload": lambda one: one[0]} if len(effects) > 1 else {}),
         "change": lambda one: change_in_words(one[1]),
         "speed": lambda one: speed_effect(one[1]),
         "memory": lambda one: memory_effect(one[1]),
@@ -264,10 +264,10 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
     columns: dict[str, Callable[[Any], Cell | str]] = {
-        "condition": lambda one: named(one[0], looks),
-        "loss": lambda one: loss_number(one[1], 3),
-        "training time": lambda one: Cell("never" if one[2] is None else duration(one[2]), one[2]),
-        "global batch": lambda one: str(one[0].field("global_batch")),
+        "condition": lambda row: named(row[0], looks),
+        "loss": lambda row: loss_number(row[1], 3),
+        "training time": lambda row: Cell("never" if row[2] is None else duration(row[2]), row[2]),
+        "global batch": lambda row: str(row[0].field("global_batch")),
     }
     text = "Batches differ, so what compares is the training time with a loss above a level that all reach."
     return Section("How soon at the same loss?", text, tables=table_of(columns, results.times))
@@ -286,9 +286,11 @@ def problems(results: Results) -> Section:
         rows += [("remark", remark.names, remark.text, "") for remark in one.answer.remarks]
         out = [(row.condition, row.why) for row in one.answer.rows if row.why]
         others = [
-            (one.title, why) for one, why in out if why.code not in _ENDS or not any(r.failures for r in one.runs)
+            (one.title, reason)
+            for one, reason in out
+            if reason.code not in _ENDS or not any(r.failures for r in one.runs)
         ]
-        rows += [("out", names, reasons_text(why), "") for names, why in grouped_reasons(others)]
+        rows += [("out", names, reasons_text(reason), "") for names, reason in grouped_reasons(others)]
     rows += _remarks(results)
     columns: dict[str, Callable[[Problem], Cell | str]] = {
         "what": lambda one: one[0],
@@ -308,8 +310,8 @@ _ENDS: Final = frozenset({Why.ENDED, Why.CHANGED})
 
 
 def _failure(same: Sequence[FailedAttempt]) -> Problem:
-    last = [one for one in same if one.run == same[0].run][-1]
-    return same[0].kind, [one.run for one in same], same[0].reason, last.then
+    last = [failure for failure in same if failure.run == same[0].run][-1]
+    return same[0].kind, [failure.run for failure in same], same[0].reason, last.then
 
 
 def _remarks(results: Results) -> Iterator[Problem]:
@@ -340,9 +342,9 @@ def _hours(results: Results) -> Section:
     ]
     parts = [(name, value) for name, value in parts if value]
     columns: dict[str, Callable[[Any], Cell | str]] = {
-        "use": lambda one: one[0],
-        results.hour_unit: lambda one: Cell(f"{one[1] / HOUR_S:,.3f}", one[1]),
-        "share": lambda one: f"{one[1] / cost.total:.1%}",
+        "use": lambda use: use[0],
+        results.hour_unit: lambda use: Cell(f"{use[1] / HOUR_S:,.3f}", use[1]),
+        "share": lambda use: f"{use[1] / cost.total:.1%}",
     }
     text = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."
     if not cost.training and cost.untimed:

@@ -42,13 +42,13 @@ def pictures_of(charts: Sequence[Chart]) -> dict[str, str]:
 def _numbered(svg: str) -> str:
     """The picture with clips numbered from 0: Vega counts them over all pictures of a process."""
     numbers = {name: place for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
-    return _CLIP.sub(lambda found: f"clip{numbers[found[0]]}", svg)
+    return _CLIP.sub(lambda match: f"clip{numbers[match[0]]}", svg)
 
 
 def _static(chart: Chart) -> dict[str, Any]:
     """The specification of a picture: without what a pointer needs."""
     spec = dict(chart.spec)
-    spec["params"] = [one for one in spec["params"] if "select" not in one]
+    spec["params"] = [param for param in spec["params"] if "select" not in param]
     if "layer" in spec:
         spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
     return {**spec, "width": _STATIC_WIDTH, "config": {**CONFIG, "background": "white"}}
@@ -107,11 +107,11 @@ def _render(name: str, results: Results, sections: Sequence[Section], made_s: fl
     )
     environment.filters |= {"md": _markdown}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
     runs = f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}"
-    facts = [runs, count(len(results.conditions), "condition"), *devices[:2], made]
+    facts = [runs, count(len(results.conditions), "condition"), *devices[:2], date]
     page = environment.get_template(name).render(
         title=results.campaign.name, facts=" · ".join(facts), first=sections[0], sections=sections[1:], **more
     )

@@ -91,9 +91,9 @@ def _chart(results: Results, looks: Looks) -> Chart | None:
     """The chart of what decides: the loss if it leads, else speed against memory."""
     one, several = results.workloads[0], len(results.workloads)
     loss_leads = one.answer.lead is Objective.LOSS
-    found = next(axis_charts(results, looks), None) if loss_leads else None
-    if found:
-        return found
-    found = None if loss_leads else charts.trade_off(one, looks) or charts.speeds(one, looks)
-    found = found or charts.losses(curves(one, looks, several), looks, "")
-    return of_workload(found, one, 1, several) if found else None
+    chart = next(axis_charts(results, looks), None) if loss_leads else None
+    if chart:
+        return chart
+    chart = None if loss_leads else charts.trade_off(one, looks) or charts.speeds(one, looks)
+    chart = chart or charts.losses(curves(one, looks, several), looks, "")
+    return of_workload(chart, one, 1, several) if chart else None

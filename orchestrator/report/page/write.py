@@ -71,16 +71,16 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
 def rendered_configs(results: Results) -> dict[str, str]:
     """By condition, the DeepSpeed configuration of its first run's newest attempt, where it was read and is there."""
     paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
-    found = {}
+    configs = {}
     for condition in results.conditions:
         run = condition.runs[0]
         if run.generation and condition.heeds_config and condition.field("engine") not in ("ddp", "fsdp2"):
             file = paths.run(run.name).attempt(run.generation).ds_config
             try:
-                found[condition.name] = file.read_text(encoding="utf-8").rstrip()
+                configs[condition.name] = file.read_text(encoding="utf-8").rstrip()
             except (OSError, UnicodeDecodeError):
                 continue
-    return found
+    return configs
 
 
 def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:

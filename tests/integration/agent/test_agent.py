@@ -234,7 +234,7 @@ def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -
     attempt.batch.chmod(0o777)
     process = attempt.start()
     said, _ = process.communicate(timeout=HANGS_S)
-    assert process.returncode == agent.EXIT_NOT_MINE
+    assert process.returncode == EXIT_NOT_MINE
     assert f"others can write to {attempt.batch}" in said
     assert not attempt.paths.claim.exists()
 

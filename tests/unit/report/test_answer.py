@@ -339,12 +339,12 @@ def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:
     planted_runs = planted(*points)
     conditions = conditions_of(planted_runs)
     assert baseline_of(conditions)[0].name == "zero_stage-0_precision-fp16"
-    chosen, why = baseline_of(conditions, given={"zero_stage": 1})
+    chosen, why = baseline_of(conditions, of_spec={"zero_stage": 1})
     assert (chosen.name, why) == ("zero_stage-1_precision-fp16", "named in the spec")
     chosen, why = baseline_of(conditions, "zero_stage-0_precision-fp32", {"zero_stage": 1})
     assert (chosen.name, why) == ("zero_stage-0_precision-fp32", "named by --baseline")
     failed = [replace(run, state=RunState.FAILED) if run.params["zero_stage"] else run for run in planted_runs]
-    chosen, why = baseline_of(conditions_of(failed), given={"zero_stage": 1})
+    chosen, why = baseline_of(conditions_of(failed), of_spec={"zero_stage": 1})
     assert chosen.name == "zero_stage-0_precision-fp16"
     assert why == f"the first that ran as configured; {conditions[2].title} of the spec did not"
 
