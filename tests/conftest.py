@@ -115,6 +115,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Ends with the slowest files of a full run, and the groups that were left out: a green run cannot hide them."""
+    if hasattr(config, "workerinput"):  # workers end at once, and each knows its own files only
+        return
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         found = {file: {"clock_s": round(_clock_s[file], 1), "cpu_s": round(_cpu_s[file], 1)} for file in _clock_s}
         TIMES.write_text(json.dumps(dict(sorted((_times() | found).items())), indent=0) + "\n")
@@ -138,7 +140,11 @@ def _processor_s() -> float:
 
 
 def _times() -> dict[str, dict[str, float]]:
-    times: dict[str, dict[str, float]] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    """Return the times of earlier runs; none if the file is not there or damaged."""
+    try:
+        times: dict[str, dict[str, float]] = json.loads(TIMES.read_text())
+    except (OSError, ValueError):
+        return {}
     return times
 
 
