@@ -45,7 +45,7 @@ _STOPPED: Final = ("signal", "stop")
 """Ends by a signal, which Slurm sends to all of a job."""
 
 
-class Turns:
+class AttemptQueue:
     """Chooses the attempts of a job to run, one after the other, and keeps the job's record.
 
     Args:
@@ -122,24 +122,24 @@ class Turns:
 
 
 class _Job:
-    def __init__(self, batch: Path, job_id: str, turns: Turns) -> None:
-        self._batch, self._job_id, self._turns = batch, job_id, turns
+    def __init__(self, batch: Path, job_id: str, queue: AttemptQueue) -> None:
+        self._batch, self._job_id, self._queue = batch, job_id, queue
         self._signals: list[int] = []
         signal.signal(signal.SIGTERM, self._on_term)
 
     def run(self) -> int:
-        while not self._signals and (index := self._turns.next()) is not None:
+        while not self._signals and (index := self._queue.next()) is not None:
             began_s = time.monotonic()
             exit_code = self._run_step(index)
             if exit_code is None:
-                self._turns.give_back(f"job {self._job_id} ended as another run in it did not end")
+                self._queue.give_back(f"job {self._job_id} ended as another run in it did not end")
                 return EXIT_FAILED
-            if exit_code != EXIT_NOT_MINE and not self._turns.is_complete(index):
+            if exit_code != EXIT_NOT_MINE and not self._queue.is_complete(index):
                 time.sleep(SIGNAL_S)
             if self._signals:
                 break
             lasted_s, killed = time.monotonic() - began_s, exit_code != 0 and self._ran_out_of_memory(index)
-            if not self._turns.ended(index, exit_code, lasted_s, time.time(), out_of_memory=killed):
+            if not self._queue.ended(index, exit_code, lasted_s, time.time(), out_of_memory=killed):
                 return EXIT_FAILED
         return EXIT_FAILED if self._signals else 0
 
@@ -161,7 +161,7 @@ class _Job:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return step.wait(POLL_S)
-            if closed_s is None and self._turns.is_closed(index):
+            if closed_s is None and self._queue.is_closed(index):
                 closed_s = time.monotonic()
             if closed_s is not None and time.monotonic() - closed_s > CLOSED_S:
                 return None
@@ -182,7 +182,7 @@ def main(argv: list[str]) -> int:
         print(f"{REFUSED} not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
     job_id = Node.from_environment(os.environ).job_id
-    return _Job(batch, job_id, Turns(batch, job_id, mine, lambda: _left_s() - signal_s)).run()
+    return _Job(batch, job_id, AttemptQueue(batch, job_id, mine, lambda: _left_s() - signal_s)).run()
 
 
 def _left_s() -> float:

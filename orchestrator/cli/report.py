@@ -172,7 +172,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
     """
     with needs_the_extra():
         from dscampaign.orchestrator.report.compare.difference import compare_operands
-        from dscampaign.orchestrator.report.compare.limits import Outcome, checks, limits_of
+        from dscampaign.orchestrator.report.compare.limits import LimitOutcome, checks, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
 
         from .pages.report import comparison_page
@@ -187,9 +187,9 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         )
         echo_age(opened, *compared.campaigns)
         outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
-    if Outcome.FAILED in outcomes:
+    if LimitOutcome.FAILED in outcomes:
         return EXIT_FAILED
-    return EXIT_UNDECIDED if Outcome.UNDECIDED in outcomes else EXIT_OK
+    return EXIT_UNDECIDED if LimitOutcome.UNDECIDED in outcomes else EXIT_OK
 
 
 def results_of_campaign(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.agent.shared_job import Turns
+from dscampaign.jobs.agent.shared_job import AttemptQueue
 from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
@@ -103,7 +103,7 @@ class Job:
     step_out_of_memory: bool = False
     forgotten: bool = False
     shown: list[JobView] = field(default_factory=list)
-    turns: Turns | None = None
+    turns: AttemptQueue | None = None
 
     @property
     def payload(self) -> Payload:
@@ -293,7 +293,7 @@ class NastySlurm:
         job.becomes("RUNNING", started_s=now_s)
         if job.shared:
             attempts = {part.index: vars(part.payload) for part in job.parts}
-            job.turns = Turns(job.folder, job.job_id, attempts, lambda: inf)
+            job.turns = AttemptQueue(job.folder, job.job_id, attempts, lambda: inf)
             self._begin_next(job)
         elif not self._begin(job):
             job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it

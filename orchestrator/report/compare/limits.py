@@ -20,7 +20,7 @@ SLOWER, LOSS = "slower", "loss"
 _USAGE: Final = "such as `slower=3%,loss=0.01`"
 
 
-class Outcome(StrEnum):
+class LimitOutcome(StrEnum):
     """Whether a comparison keeps a limit; the data may be too few to decide."""
 
     PASSED = "passed"
@@ -38,11 +38,11 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Check:
+class LimitCheck:
     """A comparison beside a limit, with the evidence or the reason that the data cannot decide."""
 
     limit: Limit
-    outcome: Outcome
+    outcome: LimitOutcome
     reason: str
 
 
@@ -74,7 +74,7 @@ def _limit(text: str) -> Limit:
     return Limit(measure, most / 100 if percent else most, f"{measure}={value}")
 
 
-def checks(one: Comparison, limits: Sequence[Limit]) -> list[Check]:
+def checks(one: Comparison, limits: Sequence[Limit]) -> list[LimitCheck]:
     """Compare the interval of each difference with its limit.
 
     A limit fails if the whole interval is above it, passes if all of it is at most the limit; else it is undecided.
@@ -82,29 +82,29 @@ def checks(one: Comparison, limits: Sequence[Limit]) -> list[Check]:
     return [_speed(one, limit) if limit.measure == SLOWER else _loss(one, limit) for limit in limits]
 
 
-def _speed(one: Comparison, limit: Limit) -> Check:
+def _speed(one: Comparison, limit: Limit) -> LimitCheck:
     doubts = [*circumstances(one.left, [one.right]), few_repeats((one.left, one.right), losses=False)]
     found = one.step_time
     evidence = f"{one.time_name} {change(found)}" if found else "no step was timed"
     return _check(limit, 1 + limit.most, found, doubts, evidence)
 
 
-def _loss(one: Comparison, limit: Limit) -> Check:
+def _loss(one: Comparison, limit: Limit) -> LimitCheck:
     test = one.result.loss
     if test.verdict is Standing.WORSE and test.difference is None:
-        return Check(limit, Outcome.FAILED, test.reason)
+        return LimitCheck(limit, LimitOutcome.FAILED, test.reason)
     difference, doubt = test.difference, few_repeats((one.left, one.right), losses=True)
     return _check(limit, limit.most, difference, [doubt], loss_change(one) if difference else test.reason)
 
 
 def _check(
     limit: Limit, most: float, estimate: Estimate | None, doubts: Sequence[Reason | None], evidence: str
-) -> Check:
+) -> LimitCheck:
     doubt = next((doubt.text for doubt in doubts if doubt), "")
     if doubt or estimate is None or estimate.low is None or estimate.high is None:
-        return Check(limit, Outcome.UNDECIDED, doubt or evidence)
+        return LimitCheck(limit, LimitOutcome.UNDECIDED, doubt or evidence)
     if estimate.low > most:
-        return Check(limit, Outcome.FAILED, evidence)
+        return LimitCheck(limit, LimitOutcome.FAILED, evidence)
     if estimate.high <= most:
-        return Check(limit, Outcome.PASSED, evidence)
-    return Check(limit, Outcome.UNDECIDED, f"{evidence}; add repeats")
+        return LimitCheck(limit, LimitOutcome.PASSED, evidence)
+    return LimitCheck(limit, LimitOutcome.UNDECIDED, f"{evidence}; add repeats")

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table.
 
     Attributes:
@@ -54,7 +54,7 @@ class Table:
     """
 
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     right: str
     main: int
     more: int
@@ -68,7 +68,7 @@ def table(
 
     A row of a single cell is a heading.
     """
-    cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
+    cells = [[each if isinstance(each, TableCell) else TableCell(str(each)) for each in row] for row in rows]
     whole = [row for row in cells if len(row) > 1 or len(header) == 1]
     used = [place for place in range(len(header)) if place == 0 or any(row[place].text for row in whole)]
     numbers = [place > 0 and all(_NUMBER.fullmatch(row[place].text) for row in whole) for place in used]

@@ -33,7 +33,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
 from .curves import Curves, curves_of
-from .elements import Cell, Chart, Section, Table, table_of
+from .elements import Chart, Section, Table, TableCell, table_of
 from .looks import Looks
 
 MOST_WORKLOADS: Final = 6
@@ -41,7 +41,7 @@ MOST_WORKLOADS: Final = 6
 
 _VERDICT: Final = "verdict vs baseline"
 
-Column = Callable[[BaselineComparison], Cell | str]
+Column = Callable[[BaselineComparison], TableCell | str]
 
 
 def questions(results: Results, looks: Looks, first: Section) -> Iterator[Section]:
@@ -62,10 +62,10 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
         yield replace(section, charts=tuple(chart for chart in section.charts if chart.name not in shown))
 
 
-def named(one: Condition, looks: Looks, *, is_baseline: bool = False) -> Cell:
+def named(one: Condition, looks: Looks, *, is_baseline: bool = False) -> TableCell:
     """The cell that names a condition."""
     look = looks[one.name]
-    return Cell(look.title, note="baseline" if is_baseline else "", tip=look.name, colour=look.colour)
+    return TableCell(look.title, note="baseline" if is_baseline else "", tip=look.name, colour=look.colour)
 
 
 def _conditions(
@@ -82,9 +82,9 @@ def _conditions(
 def _metric(name: str) -> Column:
     """Return the cell of a metric over a condition's repeats, without its unit, which the header has."""
 
-    def cell(one: BaselineComparison) -> Cell:
+    def cell(one: BaselineComparison) -> TableCell:
         value = one.condition.value(name)
-        return Cell(METRICS[name].number(value), value if value is not None and math.isfinite(value) else None)
+        return TableCell(METRICS[name].number(value), value if value is not None and math.isfinite(value) else None)
 
     return cell
 
@@ -94,8 +94,8 @@ def _beside(of: Callable[[BaselineComparison], Any]) -> Column:
     return lambda one: "" if one.is_baseline else of(one)
 
 
-def _estimate(estimate: Estimate | None, text: Callable[[Estimate], str]) -> Cell:
-    return Cell(text(estimate), estimate.value) if estimate else Cell("")
+def _estimate(estimate: Estimate | None, text: Callable[[Estimate], str]) -> TableCell:
+    return TableCell(text(estimate), estimate.value) if estimate else TableCell("")
 
 
 def _charts(drawn: Sequence[WorkloadResults], make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
@@ -180,7 +180,7 @@ def _lowest_first(value: float | None) -> float:
     return math.inf if value is None or math.isnan(value) else value
 
 
-def _apart(one: BaselineComparison) -> Cell:
+def _apart(one: BaselineComparison) -> TableCell:
     return _estimate(one.loss.difference, lambda found: difference(found.value, one.loss, one.loss_unit))
 
 
@@ -234,14 +234,14 @@ def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
     effects = [(one, sensitivities(one.comparisons)) for one in results.workloads]
     changes = [(one.workload.name, change) for one, every in effects for change in every]
-    columns: dict[str, Callable[[Any], Cell | str]] = {
+    columns: dict[str, Callable[[Any], TableCell | str]] = {
         **({"workload": lambda one: one[0]} if len(effects) > 1 else {}),
         "change": lambda one: change_in_words(one[1]),
         "speed": lambda one: speed_effect(one[1]),
         "memory": lambda one: memory_effect(one[1]),
         "loss": lambda one: loss_effect(one[1]),
         "proven": lambda one: " and ".join(name for name, sure in proofs(one[1]).items() if sure) or "nothing",
-        "pairs": lambda one: Cell(str(len(one[1].pairs)), len(one[1].pairs)),
+        "pairs": lambda one: TableCell(str(len(one[1].pairs)), len(one[1].pairs)),
     }
     text = "Over all pairs that differ in this alone: [95 % interval], (range over pairs)."
     return Section("What does each setting do?", text, tuple(axis_charts(results, looks)), table_of(columns, changes))
@@ -263,10 +263,10 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
 
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
-    columns: dict[str, Callable[[Any], Cell | str]] = {
+    columns: dict[str, Callable[[Any], TableCell | str]] = {
         "condition": lambda row: named(row[0], looks),
         "loss": lambda row: loss_number(row[1], 3),
-        "training time": lambda row: Cell("never" if row[2] is None else duration(row[2]), row[2]),
+        "training time": lambda row: TableCell("never" if row[2] is None else duration(row[2]), row[2]),
         "global batch": lambda row: str(row[0].field("global_batch")),
     }
     text = "Batches differ, so what compares is the training time with a loss above a level that all reach."
@@ -292,10 +292,10 @@ def problems(results: Results) -> Section:
         ]
         rows += [("out", names, reasons_text(reason), "") for names, reason in grouped_reasons(others)]
     rows += _remarks(results)
-    columns: dict[str, Callable[[Problem], Cell | str]] = {
+    columns: dict[str, Callable[[Problem], TableCell | str]] = {
         "what": lambda one: one[0],
-        "how often": lambda one: Cell(str(len(one[1]) or ""), len(one[1])),
-        "where": lambda one: Cell(some(list(dict.fromkeys(one[1])), 2), tip=", ".join(one[1][:40])),
+        "how often": lambda one: TableCell(str(len(one[1]) or ""), len(one[1])),
+        "where": lambda one: TableCell(some(list(dict.fromkeys(one[1])), 2), tip=", ".join(one[1][:40])),
         "reason, of the first": lambda one: one[2],
         "what was done": lambda one: one[3],
     }
@@ -341,9 +341,9 @@ def _hours(results: Results) -> Section:
         *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]
     parts = [(name, value) for name, value in parts if value]
-    columns: dict[str, Callable[[Any], Cell | str]] = {
+    columns: dict[str, Callable[[Any], TableCell | str]] = {
         "use": lambda use: use[0],
-        results.hour_unit: lambda use: Cell(f"{use[1] / HOUR_S:,.3f}", use[1]),
+        results.hour_unit: lambda use: TableCell(f"{use[1] / HOUR_S:,.3f}", use[1]),
         "share": lambda use: f"{use[1] / cost.total:.1%}",
     }
     text = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.report.compare.wording import difference_text, time
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
-from .elements import Cell, Chart, Section, table
+from .elements import Chart, Section, TableCell, table
 from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
@@ -30,10 +30,10 @@ def summary(results: Results, looks: Looks) -> Section:
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
     loss_leads = all(one.answer.lead is Objective.LOSS for one in results.workloads)
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[TableCell, ...]] = []
     for one in shown:
         if several:
-            lines.append((Cell(one.workload.name, mark="group"),))
+            lines.append((TableCell(one.workload.name, mark="group"),))
         lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)), loss_leads=loss_leads)
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
@@ -52,7 +52,7 @@ def _ahead(workloads: Sequence[WorkloadResults]) -> str:
     return f"{verb}, by workload: {some(first, 3)}."
 
 
-def _rows(one: WorkloadResults, looks: Looks, most: int, *, loss_leads: bool) -> Iterator[tuple[Cell, ...]]:
+def _rows(one: WorkloadResults, looks: Looks, most: int, *, loss_leads: bool) -> Iterator[tuple[TableCell, ...]]:
     """Yield the best conditions, and the baseline in any case; bars show the leading figure, unless all are equal."""
     rows = one.answer.rows
     leading = [found for row in rows if (found := _leading(row, loss_leads=loss_leads))]
@@ -69,21 +69,21 @@ def _leading(row: Row, *, loss_leads: bool) -> Estimate | None:
     return row.beside_best
 
 
-def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[Cell, ...]:
+def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[TableCell, ...]:
     one, speed, found = row.comparison, row.beside_best, _leading(row, loss_leads=loss_leads)
-    pace = Cell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else Cell("")
+    pace = TableCell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else TableCell("")
     test, known = (row.loss_beside_best, row.verdict not in _BEST) if loss_leads else (one.loss, not one.is_baseline)
-    loss = Cell(difference_text(test, one.loss_unit, ends=loss_leads) if test and known else "–" if test else "")
+    loss = TableCell(difference_text(test, one.loss_unit, ends=loss_leads) if test and known else "–" if test else "")
     first, second = (replace(loss, mark="gap"), pace) if loss_leads else (pace, loss)
     if found and last > 0:
         ends = (found.value if end is None else end for end in (found.value, found.low, found.high))
         value, low, high = (max(0.0, end / last) for end in ends)
         first = replace(first, bar=(value, low, high), colour=looks[row.condition.name].colour)
-    memory = Cell(row.condition.text("mem_reserved_gb"))
+    memory = TableCell(row.condition.text("mem_reserved_gb"))
     return (
         named(row.condition, looks, is_baseline=one.is_baseline),
         *((first, second, memory) if loss_leads else (first, memory, second)),
-        Cell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
+        TableCell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
-from dscampaign.jobs.agent.shared_job import Turns
+from dscampaign.jobs.agent.shared_job import AttemptQueue
 from dscampaign.jobs.shared.job_array import close_tasks, make_closed
 from dscampaign.jobs.shared.job_record import JobRecord, job_record
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -29,10 +29,10 @@ class Folder:
         for paths in self.attempts:
             make_private(paths.dir)
 
-    def turns(self, left_s: float = PLENTY_S, job_id: str = JOB) -> Turns:
+    def turns(self, left_s: float = PLENTY_S, job_id: str = JOB) -> AttemptQueue:
         """The job's first start, or another."""
         known = {index: {"attempt_dir": str(paths.dir), "nodes": 1} for index, paths in enumerate(self.attempts)}
-        return Turns(self.batch, job_id, known, lambda: left_s)
+        return AttemptQueue(self.batch, job_id, known, lambda: left_s)
 
     def claim(self, index: int, job_id: str = JOB) -> None:
         """An agent has begun."""
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def run(folder: Folder, turns: Turns, *, exit_code: int = 0, lasted_s: float = 5.0, ended_by: str = "") -> bool:
+def run(folder: Folder, turns: AttemptQueue, *, exit_code: int = 0, lasted_s: float = 5.0, ended_by: str = "") -> bool:
     """The next attempt, from claim to outcome."""
     index = turns.next()
     assert index is not None
