@@ -94,7 +94,7 @@ class AttemptQueue:
 
     def give_back(self, reason: str, *also: int) -> None:
         """Begin nothing more."""
-        self._write(returned=(*self.record.returned, *also, *self._waiting), why=reason)
+        self._write(returned=(*self.record.returned, *also, *self._waiting), reason=reason)
         self._waiting.clear()
 
     def is_closed(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""The account that a job of several attempts keeps: which it has begun, how its part of each ended, what it gave back.
+"""The record that a job of several attempts keeps: which it has begun, how its part of each ended, what it gave back.
 
 Attempts are named by their places in the payloads of the job array.
 """
@@ -30,13 +30,13 @@ class JobRecord(Document):
         begun: attempts whose agents it started.
         ended: those of them that ended; the job's own end is that of any other.
         returned: attempts that it will not begin.
-        why: the reason.
+        reason: why it returned them.
     """
 
     begun: tuple[Whole, ...] = ()
     ended: Mapping[int, StepEnd] = field(default_factory=dict)
     returned: tuple[Whole, ...] = ()
-    why: str = ""
+    reason: str = ""
 
 
 def job_record(batch: Path, job_id: str) -> Path:

@@ -21,7 +21,7 @@ BY_ITSELF = ("COMPLETED", "FAILED")
 
 def share_of(row: AttemptRow, job: JobView | None, record: JobRecord, *, revoked: bool) -> JobShare:
     """Return the part of an attempt in its job; `revoked`: the reconciler has taken its claim."""
-    returned = (record.why or "its job gave it back") if row.array_index in record.returned else ""
+    returned = (record.reason or "its job gave it back") if row.array_index in record.returned else ""
     returned = returned or ("taken out of its job" if revoked else "")
     return JobShare(job is not None and not job.pending and not job.terminal, bool(record.begun), returned)
 

@@ -109,7 +109,7 @@ def test_the_first_begins_with_any_time_and_the_next_only_with_enough(folder: Fo
     assert run(folder, turns)
     assert turns.next() is None
     assert folder.record().returned == (1, 2, 3)
-    assert "no time" in folder.record().why
+    assert "no time" in folder.record().reason
 
 
 def test_a_step_that_never_began_gives_back_its_own_attempt_too(folder: Folder) -> None:
