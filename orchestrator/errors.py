@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeVar
@@ -47,6 +48,30 @@ class Unreachable(UserError):
     def __init__(self, message: str, hint: str | None = None, *, about: str = "") -> None:
         super().__init__(message, hint)
         self.about = about or message
+
+
+_EXTRAS: Final = {
+    **dict.fromkeys(("altair", "jinja2", "markupsafe", "numpy", "vl_convert"), "report"),
+    **dict.fromkeys(("starlette", "textual", "uvicorn"), "live"),
+    **dict.fromkeys(("optuna", "sklearn"), "search"),
+    **dict.fromkeys(("pandas", "pyarrow"), "pandas"),
+    "apprise": "notify",
+    "mcp": "mcp",
+}
+"""By module, the extra that installs it."""
+
+
+@contextmanager
+def needs_the_extra() -> Iterator[None]:
+    """Name the extra whose package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        hint = f"`pip install 'dscampaign[{_EXTRAS[module]}]'`"
+        raise UserError(f"this needs {module}, which is not installed", hint) from error
 
 
 FieldPath = tuple[str | int, ...]

@@ -14,7 +14,7 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import counted, typed
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
+from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
@@ -29,7 +29,7 @@ from .console import (
     store_options,
     verb,
 )
-from .report import needs_the_extra, results_of_campaign
+from .report import results_of_campaign
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -220,15 +219,3 @@ def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
         for condition in chosen
         if condition and condition.name in configs
     }
-
-
-@contextmanager
-def needs_the_extra() -> Iterator[None]:
-    """Name the extra whose package is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("altair", "jinja2", "markupsafe", "numpy", "vl_convert"):
-            raise
-        hint = "`pip install 'dscampaign[report]'`"
-        raise UserError(f"this needs {error.name}, which is not installed", hint) from error
