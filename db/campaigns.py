@@ -100,6 +100,14 @@ def rank_seconds(
     return seconds
 
 
+def asked(conn: Connection, campaign_id: int) -> dict[int, Asked]:
+    """Return the resources of each run of a campaign, by run id."""
+    run = schema.run.c
+    slurm = (run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
+    query = select(run.id, *slurm, run.config["ranks_per_node"].as_integer())
+    return {row[0]: Asked(*row[1:]) for row in conn.execute(query.where(run.campaign_id == campaign_id))}
+
+
 def _completed_early(conn: Connection) -> dict[int, int]:
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)

@@ -213,6 +213,17 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     return [RunStatus._make(row) for row in rows.all()]
 
 
+def status_mark(conn: Connection, campaign_id: int) -> tuple[Any, ...]:
+    """Return sums that change whenever the rows of `status` do, for a fraction of their time."""
+    run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c
+    joined = schema.run.outerjoin(schema.run_latest, last.run_id == run.id).outerjoin(schema.attempt, schema.NEWEST)
+    sums = (run.id, run.updated_s, last.step, last.ts_s, attempt.id, attempt.started_s, attempt.phase_since_s)
+    counts = (attempt.job_id, attempt.failure_class, attempt.micro_batch)
+    texts = (attempt.phase, attempt.node_list)
+    columns = [*map(func.sum, sums), *map(func.count, counts), *(func.sum(func.length(text)) for text in texts)]
+    return tuple(conn.execute(select(*columns).select_from(joined).where(run.campaign_id == campaign_id)).one())
+
+
 def params_of_first_repeats(conn: Connection, campaign_id: int) -> dict[str, dict[str, Any]]:
     """Return the axis values of each run that is the first of its condition, by its name."""
     run = schema.run.c
@@ -337,10 +348,16 @@ def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
     return {**vars(new), "campaign_id": campaign_id, "ts_s": ts_s, "data": EMPTY if new.data is None else new.data}
 
 
-def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
-    """Return the events of a campaign, or of a run, oldest first; with a limit, only the newest."""
+def events(
+    conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None, after: int = 0
+) -> list[EventRow]:
+    """Return the events of a campaign, or of a run, oldest first; with a limit, only the newest.
+
+    Args:
+        after: The id of an event; only later ones are returned.
+    """
     table = schema.events
-    condition = table.c.campaign_id == campaign_id
+    condition = and_(table.c.campaign_id == campaign_id, table.c.id > after)
     if run_id is not None:
         condition = and_(condition, table.c.run_id == run_id)
     return fetch(conn, EventRow, table, condition, order=[table.c.id.desc()], limit=limit)[::-1]

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby, repeat
 from operator import itemgetter
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, CursorResult, Integer, Select, and_, bindparam, case, func, select
 
@@ -112,6 +112,42 @@ def _steps() -> Select[Any]:
     row = run_metric.c
     query = select(row.step, row.generation, row.nonfinite, *(row[name] for name in _FIGURES))
     return query.where(row.run_id == bindparam("run_id")).order_by(row.step)
+
+
+class Curve(NamedTuple):
+    """A run's steps in buckets of equal width, each a point with the means of its figures; None for no finite value.
+
+    Attributes:
+        width: steps of a bucket, a power of two.
+        steps: the last step of each point.
+        loss, eval_loss: in nats, or the script's unit.
+        tokens_per_s: of all ranks together.
+    """
+
+    width: int
+    steps: list[int]
+    loss: list[float | None]
+    eval_loss: list[float | None]
+    tokens_per_s: list[float | None]
+
+
+def run_curve(conn: Connection, run_id: int, last: int, points: int, since: int = 0) -> Curve:
+    """Return a run's curve of at most `points` points; the database thins it.
+
+    Args:
+        last: the step at which the curve will end, its target or its newest.
+        since: leave out the buckets up to this step.
+    """
+    width = 1 << (max(0, last - 1) // points).bit_length()
+    present = [row.id for row in conn.execute(_present(), {"run_id": run_id})]
+    line, condition = run_metric.c, run_metric.c.run_id == run_id
+    if len(present) == 1:
+        line, condition = step_metric.c, step_metric.c.attempt_id == present[0]
+    means = (func.avg(line[name]) for name in ("loss", "eval_loss", "tokens_per_s"))
+    bucket = (line.step - 1) // width
+    query = select(func.max(line.step), *means).where(condition, line.step > since).group_by(bucket).order_by(bucket)
+    columns = [list(column) for column in zip(*conn.execute(query).all(), strict=True)] or [[], [], [], []]
+    return Curve(width, *columns)
 
 
 def _doubles(column: Sequence[float | None]) -> Iterable[float]:

@@ -13,6 +13,7 @@ from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
+from dscampaign.orchestrator.campaign.activity import doing, event_text, turn
 from dscampaign.orchestrator.campaign.documents import (
     CampaignDetails,
     RunDetails,
@@ -32,14 +33,13 @@ from dscampaign.orchestrator.formatting import (
     figure,
     moment,
     short_number,
-    shorten,
     source,
     words,
 )
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
-from .status import attempt_cell, causes, counts_line, doing, state_cell
+from .status import attempt_cell, causes, counts_line, state_cell
 from .text import Cell, Page, Style, fold, table
 
 
@@ -133,7 +133,10 @@ def _next_command(facts: RunDetails) -> str:
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest, now = facts.run, facts.latest, facts.now
     look = state_cell(run.state, early=facts.early)
-    reasons = doing(facts.now, facts.status), clean(run.reason) or _limited(facts)
+    reasons = (
+        doing(facts.now, facts.status),
+        clean(run.reason) or (turn(facts.status) if run.state is RunState.PENDING else ""),
+    )
     reason = "".join(f": {text}" for text in reasons if text)
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
     forwarded = forwards_document(facts.events)
@@ -163,13 +166,6 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         newest = facts.checkpoints[0]
         pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
     return pairs
-
-
-def _limited(facts: RunDetails) -> str:
-    limit = facts.campaign.limits.get("running")
-    active = sum(other.state in (RunState.QUEUED, RunState.RUNNING) for other in facts.status.runs)
-    waits = facts.run.state is RunState.PENDING and limit is not None and active >= limit
-    return f"waits for its turn, limits.running = {limit}" if waits else ""
 
 
 def _metrics(facts: RunDetails) -> str:
@@ -338,21 +334,7 @@ def _time(row: AttemptRow) -> str:
 def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:
     for event in sorted(events, key=lambda event: event.ts_s):  # events of a training are stored later
         name = f"{names[event.run_id]}: " if names and event.run_id is not None else ""
-        yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{_event_text(event)}"
-
-
-def _event_text(event: EventRow) -> str:
-    """The message of the event; without a message, its main facts."""
-    if event.message:
-        return clean(event.message)
-    facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]
-    return shorten(": ".join(part for part in (event.kind, ", ".join(facts)) if part), 120)
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, float):
-        return figure(value)
-    return clean(value if isinstance(value, str) else json.dumps(value))
+        yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{event_text(event)}"
 
 
 def _pairs(pairs: Mapping[str, str], page: Page) -> list[str]:

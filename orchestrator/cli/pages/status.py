@@ -9,8 +9,9 @@ from math import ceil
 from statistics import median
 from typing import Final
 
-from dscampaign.db.records import COMPLETED_EARLY, ENDING, AttemptRow, RunStatus
+from dscampaign.db.records import COMPLETED_EARLY, AttemptRow, RunStatus
 from dscampaign.db.states import CANCELLING, AttemptState, RunState
+from dscampaign.orchestrator.campaign.activity import doing, why
 from dscampaign.orchestrator.campaign.status import (
     TROUBLED,
     WORST_FIRST,
@@ -57,18 +58,6 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
 _SUBMITTED: Final = "being submitted"
 """An `intent`: sbatch has not confirmed it."""
 
-TRAINING: Final = "training"
-_PHASES: Final = {
-    "start": "starting",
-    "compile": "compiling",
-    "train": TRAINING,
-    "steps": TRAINING,
-    "eval": "evaluating",
-    "checkpoint": "saving",
-    ENDING: "ending",
-}
-"""The phases of `jobs/report.py` as a user reads them; a script's own phases are shown as they are."""
-
 
 def state_cell(state: str, *, early: bool = False) -> Cell:
     """The state in a table; `early`: completed before its target step."""
@@ -81,16 +70,6 @@ def attempt_cell(row: AttemptRow) -> Cell:
     """The state of an attempt; an orderly stop is no failure."""
     stopped = row.failure_class == FailureClass.STOPPED
     return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
-
-
-def doing(run: RunStatus, status: CampaignStatus) -> str:
-    """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
-    if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
-        return ""
-    word = _PHASES.get(run.phase, words(clean(run.phase)))
-    if word == TRAINING or run.phase_since_s is None:
-        return word
-    return f"{word} for {duration(status.now_s - run.phase_since_s)}"
 
 
 def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
@@ -168,7 +147,7 @@ def _page(
 
 def _notes(status: CampaignStatus) -> list[str]:
     """Why runs wait, or how long running ones have been silent: a line for each reason."""
-    noted = [(run.name, note) for run in status.runs if (note := _note(run, status.now_s))]
+    noted = [(run.name, note) for run in status.runs if run.state not in TROUBLED and (note := why(run, status.now_s))]
     return [f"{some([name for name, _ in same], 3)}: {same[0][1]}" for same in alike(noted, lambda pair: pair[1])]
 
 
@@ -304,16 +283,6 @@ def _micro_batch(run: RunStatus, first: int | None) -> Cell:
         return Cell("")
     reduced = first is not None and first > run.micro_batch
     return Cell(f"{first}→{run.micro_batch}", Style.YELLOW) if reduced else Cell(str(run.micro_batch))
-
-
-def _note(run: RunStatus, now_s: float) -> str:
-    if run.state in TROUBLED:
-        return ""
-    heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before
-    quiet = run.ts_s is not None and now_s - heard_s > max(120.0, 20 * (run.step_time_s or 0.0))
-    if run.shown == RunState.RUNNING and quiet and not run.reason:
-        return f"silent for {duration(now_s - heard_s)}"
-    return clean(run.reason)
 
 
 def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:

@@ -1,0 +1,64 @@
+"""A line about a run or an event: the present phase, why a run waits, is silent or failed. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from dscampaign.db.records import ENDING, EventRow, RunStatus
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.formatting import clean, duration, figure, shorten, words
+
+from .status import CampaignStatus
+
+TRAINING: Final = "training"
+_PHASES: Final = {
+    "start": "starting",
+    "compile": "compiling",
+    "train": TRAINING,
+    "steps": TRAINING,
+    "eval": "evaluating",
+    "checkpoint": "saving",
+    ENDING: "ending",
+}
+"""The phases of `jobs/report.py` as a user reads them; a script's own phases are shown as they are."""
+
+
+def doing(run: RunStatus, status: CampaignStatus) -> str:
+    """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
+    if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
+        return ""
+    word = _PHASES.get(run.phase, words(clean(run.phase)))
+    if word == TRAINING or run.phase_since_s is None:
+        return word
+    return f"{word} for {duration(status.now_s - run.phase_since_s)}"
+
+
+def why(run: RunStatus, now_s: float) -> str:
+    """Return the reason for a run's state, or for how long a running one has been silent; "" for neither."""
+    heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before
+    quiet = run.ts_s is not None and now_s - heard_s > max(120.0, 20 * (run.step_time_s or 0.0))
+    if run.shown == RunState.RUNNING and quiet and not run.reason:
+        return f"silent for {duration(now_s - heard_s)}"
+    return clean(run.reason)
+
+
+def turn(status: CampaignStatus) -> str:
+    """Return the reason of pending runs without another: the limit of running ones; "" if it is not reached."""
+    limit = status.campaign.limits.get("running")
+    active = sum(run.state in (RunState.QUEUED, RunState.RUNNING) for run in status.runs)
+    return f"waits for its turn, limits.running = {limit}" if limit is not None and active >= limit else ""
+
+
+def event_text(event: EventRow) -> str:
+    """Return the message of the event; without a message, its main facts."""
+    if event.message:
+        return clean(event.message)
+    facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]
+    return shorten(": ".join(part for part in (event.kind, ", ".join(facts)) if part), 120)
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, float):
+        return figure(value)
+    return clean(value if isinstance(value, str) else json.dumps(value))

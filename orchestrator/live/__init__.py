@@ -1,0 +1,1 @@
+"""A campaign while it runs: as a page and in the terminal."""

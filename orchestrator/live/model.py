@@ -1,0 +1,347 @@
+"""A live view's data: a store's campaigns, runs, curves and events, read again and again at little cost.
+
+Only reads. Figures and texts are those of `campaign status` and `campaign explain`. Texts come from scripts and specs,
+without control characters; whoever shows them escapes markup.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from dscampaign.db import campaigns, queries
+from dscampaign.db.records import CampaignRow, RunStatus
+from dscampaign.db.series import Curve, run_curve
+from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.activity import doing, event_text, turn, why
+from dscampaign.orchestrator.campaign.selection import find
+from dscampaign.orchestrator.campaign.status import (
+    MOST_FINAL,
+    MOST_WATCHED,
+    CampaignStatus,
+    read_overview,
+    read_status,
+    with_final_figures,
+)
+from dscampaign.orchestrator.campaign.titles import titles_of
+from dscampaign.orchestrator.formatting import clean
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
+
+if TYPE_CHECKING:
+    from dscampaign.orchestrator.report.compare.results import Results
+
+SPARK, CHART = 60, 500
+"""Most points of a curve: in a row of a table, and of a chart."""
+
+EVENTS: Final = 50
+"""Events that a view shows."""
+
+STALE_S: Final = 10.0
+"""After so long the campaign is read again though no run changed: ages, and the reconciler's lease."""
+
+
+class LiveCampaign(NamedTuple):
+    """A campaign in the list of all, the most recently active first.
+
+    Attributes:
+        counts: runs by shown state, `cancelling` included, without zeros.
+        early: completed runs that did so before their target step.
+        settled: nothing is left to do.
+        device_hours: hours of GPUs, or of ranks without any.
+        quiet_s: seconds since its last activity.
+    """
+
+    name: str
+    user: str
+    executor: str
+    counts: dict[str, int]
+    early: int
+    settled: bool
+    device_hours: float
+    created_s: float
+    quiet_s: float
+
+
+class LiveRun(NamedTuple):
+    """A run in the table of a campaign; None or "" for unknown.
+
+    Attributes:
+        name: the name that commands take.
+        title: the condition's name for people, without the repeat.
+        repeat: 0 for the first.
+        state: as shown, `cancelling` included.
+        early: completed before its target step.
+        doing: the phase of a running one, `training` or `saving for 12 s`.
+        why: why it waits, failed, is held or is silent.
+        left_s: seconds that it will still take.
+        loss: of the newest step; of a completed run the final loss. NaN if it is not finite.
+        tokens_per_s: of all ranks together.
+        mfu: a share of 1.
+        mem_gb: reserved by the fullest rank, in GB.
+        micro_batch, first_micro_batch: now, and of its first attempt, if it was retried.
+        gpus: of all its nodes, ranks on a machine without Slurm; None before its first attempt.
+        attempt: the number of the newest, 0 before the first.
+        nodes: in Slurm's syntax.
+        ts_s: time of the newest step, epoch seconds of the node.
+    """
+
+    run_id: int
+    name: str
+    title: str
+    repeat: int
+    state: str
+    early: bool
+    doing: str
+    why: str
+    step: int | None
+    target_step: int | None
+    left_s: float | None
+    loss: float | None
+    tokens_per_s: float | None
+    mfu: float | None
+    mem_gb: float | None
+    micro_batch: int | None
+    first_micro_batch: int | None
+    gpus: float | None
+    attempt: int
+    job: str
+    nodes: str
+    ts_s: float | None
+
+
+class Changes(NamedTuple):
+    """A campaign's runs that changed since a version.
+
+    Attributes:
+        version: pass it as `since` to get only later changes. Versions of another process are older or newer, never
+            equal, so that an unknown one yields all runs.
+        whole: `runs` are all runs in the order of the matrix: forget the others. Else replace runs of the same id.
+        status: the campaign at this moment, with all runs: headline, causes of failures, the reconciler.
+    """
+
+    version: int
+    whole: bool
+    runs: list[LiveRun]
+    status: CampaignStatus
+
+
+class LiveCurve(NamedTuple):
+    """A run's thinned curve.
+
+    Attributes:
+        run_id: of the run.
+        next: pass it as `since` to get only later points.
+        whole: forget the points before. Else replace points from the first new step on.
+        curve: steps, losses, held-out losses, tokens/s; lists of equal length.
+    """
+
+    run_id: int
+    next: str
+    whole: bool
+    curve: Curve
+
+
+class LiveEvent(NamedTuple):
+    """An event; `id` grows, `ts_s` is in epoch seconds, `run` is a name or "" for the whole campaign."""
+
+    id: int
+    ts_s: float
+    run: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A campaign as it was read: each run with the version of its last change; titles and GPUs, which hardly change."""
+
+    mark: tuple[Any, ...]
+    status: CampaignStatus
+    read_s: float
+    waits: str
+    titles: Mapping[str, str]
+    gpus: Mapping[int, float]
+    rows: Mapping[int, tuple[int, RunStatus, LiveRun]]
+    whole_since: int
+
+
+class LiveStore:
+    """A store as live views read it. Its methods may be called from any thread, one at a time does its work.
+
+    All raise StoreError while the store is away, and UserError for a campaign that does not exist.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._version = time.time_ns() // 1_000_000
+        self._known: dict[int, _Known] = {}
+        self._results: dict[int, tuple[tuple[Any, ...], Results]] = {}
+        self._lock = RLock()
+
+    def campaigns(self) -> list[LiveCampaign]:
+        """Return all campaigns that are not being removed."""
+        return [
+            LiveCampaign(
+                name=row.campaign.name,
+                user=row.user,
+                executor=row.campaign.executor,
+                counts={str(state): number for state, number in row.totals.shown.items()},
+                early=row.totals.early,
+                settled=not any(row.counts.states.get(state) for state in UNSETTLED_RUN),
+                device_hours=row.device_hours,
+                created_s=row.campaign.created_s,
+                quiet_s=row.quiet_s,
+            )
+            for row in read_overview(self.store)
+            if not row.removed
+        ]
+
+    def runs(self, campaign: str | None, since: int = 0) -> Changes:
+        """Return the runs of a campaign, or of the only one, that changed after version `since`; all for 0.
+
+        Reads the rows of the runs only if one of them may have changed: else it costs a query of sums.
+        """
+        with self._lock:
+            row = find(self.store, campaign)
+            known = self._read(row)
+            whole = not known.whole_since <= since <= self._version
+            chosen = (run for version, _, run in known.rows.values() if whole or version > since)
+            return Changes(self._version, whole, list(chosen), known.status)
+
+    def curves(
+        self, campaign: str | None, runs: Collection[str], points: int = SPARK, since: Mapping[str, str] | None = None
+    ) -> dict[str, LiveCurve]:
+        """Return the curves of the named runs by name, without runs that have no step: for the rows in sight.
+
+        Args:
+            campaign: its name; None for the only one.
+            runs: their names.
+            points: most points of a curve, `SPARK` or `CHART`.
+            since: by name, `next` of the curve that the caller has.
+        """
+        with self._lock:
+            known = self._read(find(self.store, campaign))
+        wanted = set(runs)
+        with self.store.read() as conn:
+            return {
+                run.name: _curve(conn, run, points, (since or {}).get(run.name, ""))
+                for run in known.status.runs
+                if run.step is not None and run.name in wanted
+            }
+
+    def events(self, campaign: str | None, since: int = 0, limit: int = EVENTS) -> list[LiveEvent]:
+        """Return the newest events of a campaign with an id above `since`, oldest first."""
+        with self._lock:
+            row = find(self.store, campaign)
+            names = {run.run_id: run.name for run in self._read(row).status.runs}
+        with self.store.read() as conn:
+            events = queries.events(conn, row.id, limit=limit, after=since)
+        return [LiveEvent(e.id, e.ts_s, names.get(e.run_id or 0, ""), e.kind, event_text(e)) for e in events]
+
+    def verdict(self, campaign: str | None) -> str:
+        """Return the sentence of `campaign recommend`; "" while there is nothing to compare. As long as `results`."""
+        found = self.results(campaign)
+        workloads = found.workloads if found else ()
+        sentences = [(clean(one.workload.name), clean(one.answer.sentence)) for one in workloads]
+        return " ".join(f"{name}: {text}" if len(sentences) > 1 else text for name, text in sentences)
+
+    def results(self, campaign: str | None) -> Results | None:
+        """Return the results as `campaign report` reads them, kept until a run changes: 10 ms a run, needs the extra.
+
+        None without a completed run, and of more than 2,000 runs. Call it apart from what a user waits for.
+        """
+        with self._lock:
+            known = self._read(find(self.store, campaign))
+        status, before = known.status, self._results.get(known.status.campaign.id)
+        if not status.counts.get(RunState.COMPLETED) or len(status.runs) > MOST_FINAL:
+            return None
+        if before and before[0] == known.mark:
+            return before[1]
+        from dscampaign.orchestrator.report.compare.results import results_of
+        from dscampaign.orchestrator.report.measure.load import read_runs
+
+        found = results_of(status.campaign, read_runs(self.store, status.campaign))
+        self._results[status.campaign.id] = known.mark, found
+        return found
+
+    def _read(self, campaign: CampaignRow) -> _Known:
+        with self.store.read() as conn:
+            mark = (campaign.spec_hash, *queries.status_mark(conn, campaign.id))
+        known = self._known.get(campaign.id)
+        if known is None or known.mark != mark or time.monotonic() - known.read_s > STALE_S:
+            known = self._known[campaign.id] = self._refreshed(campaign, mark, known)
+        return known
+
+    def _refreshed(self, campaign: CampaignRow, mark: tuple[Any, ...], known: _Known | None) -> _Known:
+        status = with_final_figures(self.store, read_status(self.store, campaign), MOST_WATCHED)
+        self._version += 1
+        if known is None or len(known.rows) != len(status.runs) or known.mark[0] != mark[0]:
+            titles, gpus = self._described(status)
+            known, whole_since = None, self._version
+        else:
+            titles, gpus, whole_since = known.titles, known.gpus, known.whole_since
+        waits, rows = turn(status), {}
+        for run in status.runs:
+            before = known.rows.get(run.run_id) if known else None
+            if before and before[1] == run and run.state is not RunState.RUNNING and known and known.waits == waits:
+                rows[run.run_id] = before
+                continue
+            shown = _row(run, status, waits, titles, gpus)
+            changed = self._version if before is None or before[2] != shown else before[0]
+            rows[run.run_id] = changed, run, shown
+        return _Known(mark, status, time.monotonic(), waits, titles, gpus, rows, whole_since)
+
+    def _described(self, status: CampaignStatus) -> tuple[Mapping[str, str], Mapping[int, float]]:
+        campaign = status.campaign
+        with self.store.read() as conn:
+            params = queries.params_of_first_repeats(conn, campaign.id)
+            asked = campaigns.asked(conn, campaign.id)
+        per_rank = cache(partial(gpus_per_rank, campaign.executor))
+        return titles_of(params), {run_id: per_rank(*own) for run_id, own in asked.items()}
+
+
+def _curve(conn: Connection, run: RunStatus, points: int, since: str) -> LiveCurve:
+    last = max(run.target_step or 0, run.step or 0)
+    width, _, step = since.partition(":")
+    curve = run_curve(conn, run.run_id, last, points, int(step) if step.isdecimal() else 0)
+    whole = width != str(curve.width)
+    if whole and since:
+        curve = run_curve(conn, run.run_id, last, points)
+    end = max(1, curve.steps[-1] if curve.steps else run.step or 0)
+    return LiveCurve(run.run_id, f"{curve.width}:{end - 1 - (end - 1) % curve.width}", whole, curve)
+
+
+def _row(
+    run: RunStatus, status: CampaignStatus, waits: str, titles: Mapping[str, str], gpus: Mapping[int, float]
+) -> LiveRun:
+    return LiveRun(
+        run_id=run.run_id,
+        name=run.name,
+        title=clean(titles.get(run.condition, run.condition)),
+        repeat=run.repeat,
+        state=run.shown,
+        early=run.early,
+        doing=doing(run, status),
+        why=why(run, status.now_s) or (waits if run.state is RunState.PENDING else ""),
+        step=run.step,
+        target_step=run.target_step,
+        left_s=status.left_s.get(run.run_id),
+        loss=run.loss,
+        tokens_per_s=run.tokens_per_s,
+        mfu=run.mfu,
+        mem_gb=run.mem_reserved_gb,
+        micro_batch=run.micro_batch,
+        first_micro_batch=status.first_micro_batch.get(run.run_id),
+        gpus=run.world_size * gpus.get(run.run_id, 1.0) if run.world_size else None,
+        attempt=run.generation,
+        job=clean(run.job_id or ""),
+        nodes=clean(run.node_list or ""),
+        ts_s=run.ts_s,
+    )
