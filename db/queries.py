@@ -18,6 +18,7 @@ from sqlalchemy import (
     and_,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -129,6 +130,15 @@ def run_names(conn: Connection, campaign_id: int) -> list[str]:
     return list(
         conn.execute(select(run.name).where(run.campaign_id == campaign_id).order_by(run.ordinal, run.id)).scalars()
     )
+
+
+def runs_of_job(conn: Connection, job: str) -> list[tuple[str, str, int]]:
+    """Return campaign, name and attempt of each run in a job or an array of jobs, by id or token; newest first."""
+    attempt, tasks = schema.attempt.c, f"{job}_"
+    wanted = or_(attempt.job_id == job, attempt.job_id.startswith(tasks, autoescape=True), attempt.token == job)
+    joined = schema.attempt.join(schema.run, schema.run.c.id == attempt.run_id).join(schema.campaign)
+    query = select(schema.campaign.c.name, schema.run.c.name, attempt.generation).select_from(joined).where(wanted)
+    return [(campaign, run, number) for campaign, run, number in conn.execute(query.order_by(attempt.id.desc()))]
 
 
 def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:

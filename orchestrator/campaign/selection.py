@@ -1,11 +1,11 @@
-"""Finds the campaign and the runs that a user names, by name, pattern and state; counts runs by state."""
+"""Finds the campaign and the runs that a user names, by name, title, pattern, job and state; counts runs by state."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from dscampaign.db import queries
@@ -17,7 +17,7 @@ from dscampaign.orchestrator.errors import UserError, nearest
 from dscampaign.orchestrator.formatting import count, some
 
 from .location import PlaceOptions, locate
-from .titles import find_name, titles_of
+from .titles import Candidate, candidates, matching, unambiguous
 
 
 class _Counted(Protocol):
@@ -62,9 +62,6 @@ class RunCounts:
         return {"counts": counts, "completed_early": self.early}
 
 
-_PATTERN: Final = frozenset("*?[")
-
-
 class _Run(Protocol):
     @property
     def name(self) -> str: ...
@@ -78,37 +75,26 @@ _SomeRun = TypeVar("_SomeRun", bound=_Run)
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs in one of these states, with a name that matches one of these patterns; a name is a pattern, too."""
+    """Runs in one of these states, and with one of these names; `words` are the names as the user typed them."""
 
     states: Collection[RunState] = ()
-    patterns: Collection[str] = ()
+    names: Collection[str] = ()
+    words: Collection[str] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.states or self.patterns)
+        return bool(self.states or self.names)
 
-    def of(self, runs: Iterable[_SomeRun], campaign: str) -> list[_SomeRun]:
-        """Return these runs of the campaign. Raises UserError for a name or pattern without a run."""
-        rows = list(runs)
-        names = self._named(rows, campaign) if self.patterns else {run.name for run in rows}
-        return [run for run in rows if run.name in names and (not self.states or run.state in self.states)]
+    def of(self, runs: Iterable[_SomeRun]) -> list[_SomeRun]:
+        """Return these runs of the campaign."""
+        names = frozenset(self.names)
+        return [
+            run for run in runs if (not names or run.name in names) and (not self.states or run.state in self.states)
+        ]
 
     def none(self, campaign: str) -> str:
         """Return that there is no such run: `no run of sweep is failed or held`."""
-        condition = f" that matches {' or '.join(self.patterns)}" if self.patterns else ""
+        condition = f" that matches {' or '.join(self.words)}" if self.words else ""
         return f"no run of {campaign}{condition} is {' or '.join(state for state in RunState if state in self.states)}"
-
-    def _named(self, runs: Sequence[_Run], campaign: str) -> set[str]:
-        names = dict.fromkeys(run.name for run in runs)
-        matches = {name for name in self.patterns if name in names}  # thousands may be named
-        for pattern in (pattern for pattern in self.patterns if pattern not in names):
-            matching = [name for name in names if fnmatchcase(name, pattern)]
-            if not matching:
-                condition = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
-                near = None if _PATTERN & set(pattern) else nearest(pattern, names)
-                hint = f'did you mean "{near}"?' if near else f"`{typed('status', campaign)}` lists them"
-                raise UserError(f"no run {condition} in {campaign}", hint)
-            matches.update(matching)
-        return matches
 
 
 @dataclass(frozen=True)
@@ -219,17 +205,22 @@ def open_selection(
     """Open the store and find the campaign of `[NAME] [RUN...]`; add the runs to the selection."""
     location = locate(place, words)
     opened = location.open()
-    campaign, patterns = _find_with_patterns(opened, location.words)
-    chosen = chosen or Selection()
-    return opened, campaign, replace(chosen, patterns=[*patterns, *chosen.patterns])
+    return opened, *select(opened, location.words, chosen)
+
+
+def select(store: Store, words: Sequence[str], chosen: Selection | None = None) -> tuple[CampaignRow, Selection]:
+    """Find the campaign of `[NAME] [RUN...]`; add the runs to the selection."""
+    campaign, names = find_runs(store, words)
+    patterns = words[words[:1] == (campaign.name,) :]
+    return campaign, replace(chosen or Selection(), names=names, words=patterns)
 
 
 def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str] | None:
-    """Return the names of the selected runs, None without a selection; raises UserError as `Selection.of`."""
+    """Return the names of the selected runs, None without a selection."""
     if not chosen:
         return None
     with store.read() as conn:
-        return [run.name for run in chosen.of(queries.status(conn, campaign.id), campaign.name)]
+        return [run.name for run in chosen.of(queries.status(conn, campaign.id))]
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
@@ -270,14 +261,13 @@ def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
 
 
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
-    """Resolve `[NAME] RUN`; the name may be omitted if there is only one campaign, the run if it has only one.
+    """Resolve `[NAME] RUN`; the run may be omitted if the campaign has only one.
 
-    Raises UserError as `find`, or if it is not one run; the run may be a pattern.
+    Raises UserError as `find_runs`, or if it is not one run.
     """
     if len(words) > 1:
         find(store, words[0])  # before a run, only a campaign can stand
-    campaign, patterns = _find_with_patterns(store, words)
-    names = names_of(store, campaign, Selection(patterns=patterns))
+    campaign, names = find_runs(store, words)
     with store.read() as conn:
         runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]
     if len(runs) != 1:
@@ -286,21 +276,60 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
     return campaign, runs[0]
 
 
-def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow, Sequence[str]]:
+def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
+    """Resolve `[NAME] [RUN...]`: a campaign, and the names of the runs, none without a RUN.
+
+    A RUN is a name, the title of a condition, a pattern, the beginning of a name or title, a job or a job array. NAME
+    may be omitted if no other campaign has a run that matches. Raises UserError for no match, or for several.
+    """
     campaigns = _known(store)
-    omitted = bool(words) and words[0] not in campaigns and len(campaigns) == 1 and not _is_spec(words[0])
-    campaign = find(store, words[0] if words and not omitted else None)
-    words = words if omitted else words[1:]
+    named = not words or words[0] in campaigns or not campaigns or _is_spec(words[0])
+    homes = [find(store, next(iter(words), None))] if named else list(campaigns.values())
     with store.read() as conn:
-        names = queries.run_names(conn, campaign.id) if words else []
-        if unknown := {word for word in words if not _PATTERN & set(word)} - {*names}:
-            titles = dict(zip(names, names, strict=True)) | titles_of(
-                queries.params_of_first_repeats(conn, campaign.id)
-            )
-            words = [find_name(word, titles) if word in unknown else word for word in words]
-    if omitted and words[0] in unknown and nearest(words[0], [*names, campaign.name]) == campaign.name:
-        raise UserError(f"no campaign or run named {words[0]}", f'did you mean "{campaign.name}"?')
-    return campaign, words
+        names = {home.name: dict.fromkeys(queries.run_names(conn, home.id)) for home in homes}
+    runs = cache(lambda home: _candidates(store, campaigns[home], names[home]))
+    chosen: dict[str, None] = {}
+    for word in words[named:]:
+        exact = [Candidate(word, word, home) for home in names if word in names[home]]
+        known = [run for home in names for run in runs(home)] if not exact else []
+        found = unambiguous(word, exact, several=False) or matching(word, known) or _of_job(store, word, known)
+        if not found:
+            raise _no_run(word, names, [] if named or chosen else list(campaigns))
+        names = {found[0].campaign: names[found[0].campaign]}
+        chosen.update(dict.fromkeys(run.name for run in found))
+    return campaigns[next(iter(names))], list(chosen)
+
+
+def _candidates(store: Store, campaign: CampaignRow, names: Iterable[str]) -> list[Candidate]:
+    with store.read() as conn:
+        return candidates(names, queries.params_of_first_repeats(conn, campaign.id), campaign.name)
+
+
+def _of_job(store: Store, word: str, runs: Iterable[Candidate]) -> list[Candidate]:
+    with store.read() as conn:
+        having = {(campaign, run) for campaign, run, _ in queries.runs_of_job(conn, word)}
+    return unambiguous(word, [run for run in runs if (run.campaign, run.name) in having], several=True)
+
+
+def attempt_of_job(store: Store, campaign: CampaignRow, run: RunRow, word: str) -> int | None:
+    """Return the attempt of a run that ran in this job; None if the word is no job of it."""
+    with store.read() as conn:
+        jobs = queries.runs_of_job(conn, word)
+    return next((number for home, name, number in jobs if (home, name) == (campaign.name, run.name)), None)
+
+
+def _no_run(word: str, names: Mapping[str, Iterable[str]], campaigns: Sequence[str]) -> UserError:
+    """Return the error for a word that no run matches; it may be one of these `campaigns`, misspelt."""
+    near = nearest(word, [*campaigns, *(name for own in names.values() for name in own)])
+    home = next(iter(names))
+    message = f"no campaign or run named {word}"
+    if len(names) == 1 and near not in campaigns:
+        message = f"no run {'matches' if _PATTERN & set(word) else 'named'} {word} in {home}"
+    others = f"one of: {', '.join(names)}" if len(names) > 1 else f"`{typed('status', home)}` lists them"
+    return UserError(message, f'did you mean "{near}"?' if near else others)
+
+
+_PATTERN: Final = frozenset("*?[")
 
 
 def _is_spec(word: str) -> bool:

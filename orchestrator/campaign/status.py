@@ -79,8 +79,8 @@ class CampaignStatus:
     titles: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, chosen: Selection) -> Self:
-        """The status with these runs alone; raises UserError as `Selection.of`."""
-        return replace(self, runs=tuple(chosen.of(self.runs, self.campaign.name)))
+        """The status with these runs alone."""
+        return replace(self, runs=tuple(chosen.of(self.runs)))
 
     @property
     def counted(self) -> RunCounts:

@@ -1,13 +1,15 @@
-"""Names of conditions for people: `ZeRO 0 · fp16`, `lr 3e-4 · 12 layers`. Pure."""
+"""Names of conditions for people: `ZeRO 0 · fp16`, `lr 3e-4 · 12 layers`; and the runs that a word means. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
 
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, last_part, shorten_middle, some
 
 LABELS: Final = ("label", "strategy")
@@ -39,6 +41,9 @@ _VALUES: Final[Mapping[tuple[str, str], str]] = {
 _LONGEST: Final = 24
 SEPARATOR: Final = " · "
 """Between the parts of a title."""
+_LISTED: Final = 8
+"""Matches that an error names."""
+_REPEAT: Final = re.compile(r"-r\d+\Z")
 _NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-9.])", re.IGNORECASE)
 
 
@@ -56,19 +61,61 @@ def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: title if title and used[title] == 1 else name for name, title in titles.items()}
 
 
-def find_name(word: str, titles: Mapping[str, str]) -> str:
-    """Return the name of this title, or with equal numbers, as `lr-0.0001` for `lr-1e-4`; the word itself if unclear.
+class Candidate(NamedTuple):
+    """A run that a word may mean: its name, the title of its condition, and its campaign, if there are several."""
 
-    Args:
-        titles: the titles by name.
+    name: str
+    title: str
+    campaign: str = ""
+
+
+def candidates(names: Iterable[str], params: Mapping[str, Mapping[str, Any]], campaign: str = "") -> list[Candidate]:
+    """Return these runs with titles made of the parameters of each condition, by its name."""
+    titles = titles_of(params)
+    return [Candidate(name, titles.get(name) or titles.get(_REPEAT.sub("", name), name), campaign) for name in names]
+
+
+def matching(word: str, runs: Sequence[Candidate]) -> list[Candidate]:
+    """Return the runs that a word means: by name, title or pattern, else by the beginning of a name or title.
+
+    Numbers may be written differently, as in `lr-0.0001` for `lr-1e-4`, and titles in lower case without dots.
+    Raises UserError if runs of several campaigns match, or a word that is no pattern matches several conditions.
     """
     plain = _plain(word)
-    alike = [] if word in titles else [name for name, of in titles.items() if plain in (_plain(name), _plain(of))]
-    return alike[0] if len(alike) == 1 else word
+
+    def by_pattern(run: Candidate) -> bool:
+        return fnmatchcase(run.name, word)
+
+    tests: tuple[Callable[[Candidate], bool], ...] = (
+        lambda run: run.name == word,
+        lambda run: plain in (_plain(run.name), _plain(f"{run.name}-r0")),
+        lambda run: plain == _plain(run.title),
+        by_pattern,
+        lambda run: _begins(run.name, word) or _begins(_plain(run.title), plain),
+    )
+    for test in tests:
+        if found := [run for run in runs if test(run)]:
+            return unambiguous(word, found, several=test is by_pattern)
+    return []
+
+
+def unambiguous(word: str, found: list[Candidate], *, several: bool) -> list[Candidate]:
+    """Return these matches; raise UserError if they are of several campaigns or, unless `several`, conditions."""
+    campaigns, conditions = {run.campaign for run in found}, {run.title for run in found}
+    if len(campaigns) > 1 or (len(conditions) > 1 and not several):
+        names = [f"{run.campaign} {run.name}" if len(campaigns) > 1 else run.name for run in found]
+        raise UserError(f"{word} may mean {count(len(found), 'run')}", f"one of: {some(names, _LISTED)}")
+    return found
+
+
+def _begins(name: str, word: str) -> bool:
+    """Return whether a name begins with a word: not in the middle of a number, since `layers-1` is not `layers-12`."""
+    return name.startswith(word) and not (word[-1:].isdigit() and name[len(word) :][:1].isdigit())
 
 
 def _plain(text: str) -> str:
-    return _NUMBER.sub(lambda number: repr(float(number[0])), text)
+    text = _NUMBER.sub(lambda number: repr(float(number[0])), text.lower())
+    return " ".join(text.replace(SEPARATOR, " ").split())
 
 
 def _axes(params: list[Mapping[str, Any]]) -> list[str]:

@@ -35,6 +35,7 @@ from .console import (
 from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:
+    from dscampaign.db.store import Store
     from dscampaign.files.ours import Kept
     from dscampaign.orchestrator.campaign.retention import Garbage, Thinning
     from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
@@ -52,11 +53,16 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
     Examples:
       campaign list --store postgresql://me@db/campaigns
     """
+    echo_overview(locate(place).open(), as_json)
+    return EXIT_OK
+
+
+def echo_overview(store: Store, as_json: bool) -> None:
+    """Print all campaigns."""
     from dscampaign.orchestrator.campaign.status import overview_document, read_overview
 
-    rows = read_overview(locate(place).open())
+    rows = read_overview(store)
     echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
-    return EXIT_OK
 
 
 @verb

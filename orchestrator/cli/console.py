@@ -389,4 +389,4 @@ campaign_argument: Final = click.argument("name", metavar="[NAME]", required=Fal
 """The campaign of a command; it may be left out if the store has only one."""
 
 runs_argument: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=names)
-"""The campaign, and runs of it: names or patterns."""
+"""The campaign, and runs of it, see `selection.find_runs`."""

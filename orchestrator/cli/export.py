@@ -14,7 +14,7 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import counted, typed
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean, needs_the_extra
+from dscampaign.orchestrator.errors import EXIT_OK, UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
@@ -140,9 +140,14 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
 
         from dscampaign.db import queries
         from dscampaign.orchestrator.campaign.promotion import promote as make
+        from dscampaign.orchestrator.report.compare.conditions import condition_named
 
         opened, results = results_of_campaign(name, None, place)
-        chosen = _named(results, condition) if condition else _recommended(results)
+        chosen = (
+            condition_named(condition, results.conditions, results.campaign.name)
+            if condition
+            else _recommended(results)
+        )
         with opened.read() as conn:
             row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)
         assert row is not None
@@ -170,14 +175,6 @@ def _recommended(results: Results) -> Condition:
     )
     hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"
     raise UserError(f"no condition is recommended: {reason}", hint)
-
-
-def _named(results: Results, name: str) -> Condition:
-    by_name = {condition.name: condition for condition in results.conditions}
-    if name not in by_name:
-        hint = did_you_mean(name, by_name, f"one of: {some(list(by_name), _SHOWN)}")
-        raise UserError(f"no condition named {name} in {results.campaign.name}", hint)
-    return by_name[name]
 
 
 def _lines(promotion: Promotion, chosen: Condition, shown: str) -> Iterator[str]:

@@ -13,7 +13,6 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError, needs_the_extra
-from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .console import (
@@ -205,11 +204,7 @@ def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: 
     from dscampaign.orchestrator.report.compare.results import results_of
     from dscampaign.orchestrator.report.measure.load import read_runs
 
-    results = results_of(campaign, read_runs(opened, campaign), baseline, by)
-    names = [condition.name for condition in results.conditions]
-    if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
-        raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")
-    return results
+    return results_of(campaign, read_runs(opened, campaign), baseline, by)
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def retry(
         raise UserError("which runs?", "--all or RUN, not both")
     opened.check_writable()
     names = names_of(opened, campaign, chosen)
-    unnamed = bool(chosen.patterns) and not chosen.states
+    unnamed = bool(chosen.names) and not chosen.states
     plan = desired.what_retries(opened, campaign, names, cancelled=everything, unnamed=unnamed)
     if names and not plan.again and not plan.may_follow:
         desired.retry(opened, campaign, names)  # says why it cannot

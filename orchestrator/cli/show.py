@@ -17,6 +17,7 @@ from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import clean, count, source, words
 
+from .campaigns import echo_overview
 from .console import (
     echo_age,
     echo_either,
@@ -56,7 +57,7 @@ def status(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Show the status of a campaign.
+    """Show the status of a campaign, or of all campaigns.
 
     Loss and speed are those of the last step that the reconciler has read, or final. If runs do not fit on the screen,
     or all have ended, shows conditions (all repeats of a point) with medians, the worst first.
@@ -67,12 +68,17 @@ def status(
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from dscampaign.orchestrator.campaign.documents import status_document
-    from dscampaign.orchestrator.campaign.selection import open_selection
+    from dscampaign.orchestrator.campaign.selection import campaigns_of, select
     from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_titles
 
     from .pages.status import status_page
 
-    opened, campaign, chosen = open_selection(place, words, chosen)
+    location = locate(place, words)
+    opened = location.open()
+    if not (words or chosen or watch) and len(campaigns_of(opened, None)) > 1:
+        echo_overview(opened, as_json)
+        return EXIT_OK
+    campaign, chosen = select(opened, location.words, chosen)
     if watch:
         from .watch import watch_status
 
@@ -117,7 +123,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
         return EXIT_OK
     opened, campaign, chosen = open_selection(place, words)
     if chosen:
-        run = documents.run_details(opened, *find_run(opened, (campaign.name, *chosen.patterns)))
+        run = documents.run_details(opened, *find_run(opened, (campaign.name, *chosen.names)))
         echo_either(as_json, lambda: documents.run_document(run), lambda page: run_page(run, page))
     else:
         facts = documents.campaign_details(opened, campaign)
@@ -151,12 +157,13 @@ def logs(
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
     """
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
-    from dscampaign.orchestrator.campaign.selection import find_run
+    from dscampaign.orchestrator.campaign.selection import attempt_of_job, find_run
 
     from .console import log_stream
 
     location = locate(place, words)
     campaign, run = find_run(opened := location.open(), location.words)
+    attempt = attempt or (attempt_of_job(opened, campaign, run, location.words[-1]) if location.words else None)
     if follow and attempt is None:
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)

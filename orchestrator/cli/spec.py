@@ -23,7 +23,6 @@ from .pages.text import table
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.desired import Submission
-    from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun
     from dscampaign.orchestrator.spec.expand import Run
     from dscampaign.orchestrator.spec.model import Spec
 
@@ -208,7 +207,8 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     if run:
-        planned = replace(planned, runs=(_chosen(planned, run),))
+        chosen = _chosen(run, [item.run for item in planned.runs if item.run])
+        planned = replace(planned, runs=tuple(item for item in planned.runs if item.run is chosen))
     if as_json:
         echo_json(plan_document(planned))
     elif run:
@@ -247,10 +247,7 @@ def render(
         place_of_store = location.settings.store_without_password
         _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output)
         return EXIT_OK
-    runs = {item.name: item for item in submission.runs}
-    if run not in runs and (run or len(runs) > 1):
-        raise _no_such_run(run, list(runs))
-    _hand_over(render_run(submission, runs[run] if run else submission.runs[0]), output)
+    _hand_over(render_run(submission, _chosen(run, submission.runs)), output)
     return EXIT_OK
 
 
@@ -264,13 +261,17 @@ def _hand_over(script: str, path: Path | None) -> None:
     echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
 
 
-def _chosen(planned: Plan, run: str) -> PlannedRun:
-    by_name = {item.name: item for item in planned.runs if item.run}
-    if run not in by_name:
-        raise _no_such_run(run, list(by_name))
-    return by_name[run]
+def _chosen(word: str | None, runs: Sequence[Run]) -> Run:
+    """Return the run that a word means; without a word the only one. Raises UserError for none or several."""
+    from dscampaign.orchestrator.campaign.titles import candidates, matching
 
-
-def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
-    hint = f"there are: {some(names, 5)}"
-    return UserError(f"no run named {run}", did_you_mean(run, names, hint)) if run else UserError("which run?", hint)
+    names = [run.name for run in runs]
+    if word is not None:
+        params = {run.name: run.params for run in runs if run.repeat == 0}
+        if not (found := [run.name for run in matching(word, candidates(names, params))]):
+            hint = did_you_mean(word, names, f"there are: {some(names, 5)}")
+            raise UserError(f"no run named {word}", hint)
+        names = found
+    if len(names) != 1:
+        raise UserError("a single run at a time" if word else "which run?", f"there are: {some(names, 5)}")
+    return next(run for run in runs if run.name == names[0])

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from dscampaign.db.states import UNSETTLED_RUN
-from dscampaign.orchestrator.campaign.titles import titles_of
+from dscampaign.orchestrator.campaign.titles import Candidate, matching, titles_of
+from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -323,17 +324,40 @@ def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
     return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params)
 
 
+def find_condition(word: str, conditions: Sequence[Condition]) -> tuple[Condition, str] | None:
+    """Return the condition that a word means, and its name or that of one repeat; None if there is none.
+
+    Raises UserError if the word may mean several, see `matching`.
+    """
+    known = [
+        (one, name)
+        for one in conditions
+        for name in dict.fromkeys([one.name, *(f"{one.name}-r{run.repeat}" for run in one.runs)])
+    ]
+    found = matching(word, [Candidate(name, one.title) for one, name in known])
+    return next(((one, name) for one, name in known if found and name == found[0].name), None)
+
+
+def condition_named(word: str, conditions: Sequence[Condition], campaign: str) -> Condition:
+    """Return the condition that a word means, or whose repeat it means; raises UserError if there is none."""
+    if found := find_condition(word, conditions):
+        return found[0]
+    names = [one.name for one in conditions]
+    hint = did_you_mean(word, names, f"one of: {some(names, 8)}")
+    raise UserError(f"no condition named {word} in {campaign}", hint)
+
+
 def baseline_of(
     conditions: Sequence[Condition], name: str | None = None, of_spec: Mapping[str, Any] | None = None
 ) -> tuple[Condition, str]:
-    """Return the condition, or the condition of the run, with this name, else the default; and the reason.
+    """Return the condition with this name, else the default; and the reason.
 
     The default is the first condition with the parameters `of_spec` by the spec, else the first that trains without
     DeepSpeed's engine, else the first of the matrix, among conditions with a run that counts, finite losses, and no
     repeat that failed or was changed by a retry, as far as there are any. There must be at least one condition.
     """
     for each in conditions:
-        if name in (each.name, *(run.name for run in each.runs)):
+        if name == each.name:
             return each, "named by --baseline"
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready

@@ -12,17 +12,18 @@ from typing import Any, Final
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.selection import RunCounts, find
-from dscampaign.orchestrator.campaign.titles import SEPARATOR, find_name, mixed_code
+from dscampaign.orchestrator.campaign.selection import RunCounts, find, find_run, find_runs
+from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import flat_fields, some, words
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import ALIKE, Condition, circumstances, conditions_of
+from .conditions import ALIKE, Condition, circumstances, conditions_of, find_condition
 from .ranking import infeasible
 from .statistics import Estimate
 from .wording import change, difference_text, intervals, loss_verdict, size_text
@@ -248,25 +249,25 @@ def _condition(
     """
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:
-        return campaign, _titled(_named(rest, conditions(campaign), campaign), campaign)
-    row = first_campaign or find(store, None)
-    return row.name, _named(word, conditions(row.name), row.name)
+        return campaign, _titled(_named(store, rest, conditions(campaign), campaign), campaign)
+    home = first_campaign.name if first_campaign else find_runs(store, [word])[0].name
+    return home, _named(store, word, conditions(home), home)
 
 
-def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:
-    if match := _found(name, conditions):
+def _named(store: Store, word: str, conditions: Sequence[Condition], campaign: str) -> Condition:
+    if match := _found(word, conditions):
         return match
-    names = some([condition.name for condition in conditions], 8)
-    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {names}")
+    _, row = find_run(store, [campaign, word])  # by its job
+    return next(_alone(one, run, run.name) for one in conditions for run in one.runs if run.name == row.name)
 
 
-def _found(name: str, conditions: Sequence[Condition]) -> Condition | None:
-    repeats = {f"{one.name}-r{run.repeat}": "" for one in conditions for run in one.runs}
-    name = find_name(name, repeats | {one.name: one.title for one in conditions})
-    for condition in conditions:
-        if condition.name == name:
-            return condition
-        for run in condition.runs:
-            if name in (run.name, f"{condition.name}-r{run.repeat}"):
-                return replace(condition, name=name, title=name, runs=(run,))
-    return None
+def _found(word: str, conditions: Sequence[Condition]) -> Condition | None:
+    match = find_condition(word, conditions)
+    if match is None or match[0].name == match[1]:
+        return match and match[0]
+    condition, name = match
+    return next(_alone(condition, run, name) for run in condition.runs if name == f"{condition.name}-r{run.repeat}")
+
+
+def _alone(condition: Condition, run: MeasuredRun, name: str) -> Condition:
+    return replace(condition, name=name, title=name, runs=(run,))

@@ -17,7 +17,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import Condition, conditions_of, grouped
+from .conditions import Condition, condition_named, conditions_of, grouped
 from .wording import intervals
 from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
 
@@ -92,11 +92,16 @@ class Results:
 def results_of(
     campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
 ) -> Results:
-    """Compare a campaign's runs with the named or default baseline; recommend by `by`, else by the spec's objective."""
+    """Compare a campaign's runs with the named or default baseline; recommend by `by`, else by the spec's objective.
+
+    Raises UserError if the baseline does not exist.
+    """
     by = by or _objective_of(campaign)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
-    workloads = workloads_of(conditions_of(full), baseline, campaign.provenance.get("baseline"))
+    conditions = conditions_of(full)
+    named = condition_named(baseline, conditions, campaign.name).name if baseline is not None else None
+    workloads = workloads_of(conditions, named, campaign.provenance.get("baseline"))
     compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
     return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by)
 

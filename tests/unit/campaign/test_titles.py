@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.campaign.titles import find_name, titles_of
+from dscampaign.orchestrator.campaign.titles import candidates, matching, titles_of
+from dscampaign.orchestrator.errors import UserError
 
 
 def titles(*params: dict[str, Any]) -> list[str]:
@@ -53,12 +54,42 @@ def test_a_label_stands_for_another_label() -> None:
     assert titles(*points, {"strategy": "ddp", "label": "ddp"}) == ["plain", "recomputed", "ddp"]
 
 
-def test_a_name_is_recognised_by_its_title_and_by_equal_numbers() -> None:
-    names = {"lr-0.0001_n-12": "lr 1e-4 · 12 layers", "lr-0.0001_n-12-r1": "", "lr-0.0003_n-12": "lr 3e-4 · 12 layers"}
-    first, second, third = names
-    assert [find_name(word, names) for word in (first, "lr-1e-4_n-12", "lr 1e-4 · 12 layers")] == [first] * 3
-    assert find_name("lr-1.0E-04_n-12-r1", names) == second
-    assert find_name("lr 0.0003 · 12 layers", names) == third
-    for other in ("lr-1e-4", "lr-1e-5_n-12", "lr-0.0001_n12"):
-        assert find_name(other, names) == other
-    assert find_name("lr-1e-4", {"lr-0.0001": "", "lr-0.00010": ""}) == "lr-1e-4"
+PARAMS: dict[str, dict[str, Any]] = {
+    "lr-0.0001_n-1": {"lr": 1e-4, "n_layer": 1},
+    "lr-0.0003_n-1": {"lr": 3e-4, "n_layer": 1},
+    "lr-0.0003_n-12": {"lr": 3e-4, "n_layer": 12},
+}
+REPEATED = ["lr-0.0001_n-1", "lr-0.0001_n-1-r1"]
+RUNS = candidates([*PARAMS, REPEATED[1]], PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("lr-0.0001_n-1", REPEATED[:1]),
+        ("lr-1e-4_n-1", REPEATED[:1]),
+        ("lr-1.0E-04_n-1-r1", REPEATED[1:]),
+        ("lr-0.0001_n-1-r0", REPEATED[:1]),
+        ("lr 1e-4 · 1 layer", REPEATED),
+        ("lr 0.0003 12 layers", ["lr-0.0003_n-12"]),
+        ("lr-0.0001*", REPEATED),
+        ("lr-*_n-12", ["lr-0.0003_n-12"]),
+        ("lr-0.0001", REPEATED),
+        ("lr 1e-4", REPEATED),
+        ("lr-0.0003_n-12", ["lr-0.0003_n-12"]),
+        ("lr-0.0001_n", REPEATED),
+        ("lr-0.000", []),
+        ("lr-0.0001_n-12", []),
+        ("n-12", []),
+    ],
+)
+def test_a_run_is_found_by_name_title_pattern_or_beginning(word: str, expected: list[str]) -> None:
+    assert [run.name for run in matching(word, RUNS)] == expected
+
+
+@pytest.mark.parametrize("word", ["lr-0.0003_n", "LR 3E-4", "lr-1e-4_n-2"])
+def test_a_word_that_may_mean_several_conditions_is_refused_with_its_matches(word: str) -> None:
+    runs = [*RUNS, *candidates(["lr-0.0001_n-2", "lr-0.00010_n-2"], {})]
+    with pytest.raises(UserError, match=f"{word} may mean 2 runs") as raised:
+        matching(word, runs)
+    assert "_n-" in (raised.value.hint or "")

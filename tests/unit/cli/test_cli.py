@@ -108,8 +108,8 @@ def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
 
 def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     make_world(tmp_path)
-    assert main(["explain", "smal"]) == 2
-    assert 'error: no run named smal in sweep\nhint: did you mean "small"?' in capsys.readouterr().err
+    assert main(["explain", "smalll"]) == 2
+    assert 'error: no run named smalll in sweep\nhint: did you mean "small"?' in capsys.readouterr().err
     assert main(["logs", "sweep"]) == 2
     assert "which run of sweep?" in capsys.readouterr().err
     assert main(["status", "swep"]) == 2

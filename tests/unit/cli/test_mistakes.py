@@ -27,7 +27,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     ("words", "error", "hint"),
     [
         ("compare sweep swepe", "no campaign or run named swepe", "one of: done"),
-        ("compare sweep don", "no campaign or run named don", 'did you mean "done"?'),
+        ("compare sweep donee", "no campaign or run named donee", 'did you mean "done"?'),
         ("report bad", "no campaign named bad", "it is a run of sweep: write `sweep bad`"),
         ("weights nope done out", "no campaign named nope", "one of: sweep"),
         ("logs nope done", "no campaign named nope", "one of: sweep"),
@@ -58,15 +58,50 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
             conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
         )
         queries.insert_runs(conn, other, [NewRun("done", {}, CONFIG, "o", 0), NewRun("new-2", {}, CONFIG, "p", 1)])
-    for run, hint in (
-        ("bad", "it is a run of sweep: write `sweep bad`"),
-        ("new-2", "it is a run of other: write `other new-2`"),
-        ("done", "one of: sweep, other"),
-        ("none", "one of: sweep, other"),
+    for run, error, hint in (
+        ("done", "done may mean 2 runs", "one of: sweep done, other done"),
+        ("d", "d may mean 2 runs", "one of: sweep done, other done"),
+        ("zilch", "no campaign or run named zilch", "one of: sweep, other"),
+        ("swep", "no campaign or run named swep", 'did you mean "sweep"?'),
+        ("z*", "no campaign or run named z*", "one of: sweep, other"),
     ):
         for verb in ("explain", "logs", "cancel"):
             assert main([verb, run]) == 2
-            assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {hint}\n"
+            assert capsys.readouterr().err == f"error: {error}\nhint: {hint}\n"
+    for word, name in (("bad", "bad"), ("new-2", "new-2"), ("n*2", "new-2"), ("sma", "small"), ("7_2", "bad")):
+        assert main(["explain", word]) == 0
+        assert capsys.readouterr().out.split()[1] == name
+    assert main(["compare", "done", "bad"]) == 2
+    assert "done may mean 2 runs" in capsys.readouterr().err
+    assert main(["compare", "small", "7_2"]) == 0
+    assert capsys.readouterr().out.split()[1:3] == ["small", "bad"]
+
+
+def test_all_campaigns_are_the_status_of_a_store_with_several(world: World, capsys: Output) -> None:
+    with world.store.write() as conn:
+        queries.insert_campaign(
+            conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
+        )
+    pages = {}
+    for verb in ("list", "status"):
+        for form in ("text", "json"):
+            assert main([verb, "-o", form]) == 0
+            pages[verb, form] = capsys.readouterr().out
+    assert [line.split()[0] for line in pages["status", "text"].splitlines()] == ["CAMPAIGN", "other", "sweep"]
+    assert all(pages["status", form] == pages["list", form] for form in ("text", "json"))
+    assert main(["status", "--failed"]) == 2
+    assert "which campaign?" in capsys.readouterr().err
+
+
+def test_the_log_of_a_job_is_that_of_its_attempt(world: World, capsys: Output) -> None:
+    for generation in (1, 2):
+        log = world.attempt_paths("small", generation).logs / "r_rank0.log"
+        log.write_text(f"attempt {generation}\n")
+    for words, shown in (("7_1", 1), ("8_0", 2), ("8", 2), ("t2", 2), ("small", 2), ("7_1 --attempt 2", 2)):
+        assert main(["logs", *words.split()]) == 0
+        assert capsys.readouterr().out == f"attempt {shown}\n"
+    assert main(["logs", "7"]) == 2
+    assert "a single run at a time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
