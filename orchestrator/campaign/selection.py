@@ -75,7 +75,7 @@ _SomeRun = TypeVar("_SomeRun", bound=_Run)
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs in one of these states, and with one of these names; `words` are the names as the user typed them."""
+    """Runs in one of these states, and with one of these names, which the user typed as `words`."""
 
     states: Collection[RunState] = ()
     names: Collection[str] = ()
@@ -312,14 +312,14 @@ def _of_job(store: Store, word: str, runs: Iterable[Candidate]) -> list[Candidat
 
 
 def attempt_of_job(store: Store, campaign: CampaignRow, run: RunRow, word: str) -> int | None:
-    """Return the attempt of a run that ran in this job; None if the word is no job of it."""
+    """Return the attempt of a run that ran in this job; None if no job of it has this id."""
     with store.read() as conn:
         jobs = queries.runs_of_job(conn, word)
     return next((number for home, name, number in jobs if (home, name) == (campaign.name, run.name)), None)
 
 
 def _no_run(word: str, names: Mapping[str, Iterable[str]], campaigns: Sequence[str]) -> UserError:
-    """Return the error for a word that no run matches; it may be one of these `campaigns`, misspelt."""
+    """Return the error for an argument that no run matches; it may be one of these `campaigns`, misspelt."""
     near = nearest(word, [*campaigns, *(name for own in names.values() for name in own)])
     home = next(iter(names))
     message = f"no campaign or run named {word}"

@@ -1,4 +1,4 @@
-"""Names of conditions for people: `ZeRO 0 · fp16`, `lr 3e-4 · 12 layers`; and the runs that a word means. Pure."""
+"""Names of conditions for people: `ZeRO 0 · fp16`, `lr 3e-4 · 12 layers`; and runs by any of their names. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 class Candidate(NamedTuple):
-    """A run that a word may mean: its name, the title of its condition, and its campaign, if there are several."""
+    """A run to find: its name, the title of its condition, and its campaign, if there are several."""
 
     name: str
     title: str
@@ -76,10 +76,10 @@ def candidates(names: Iterable[str], params: Mapping[str, Mapping[str, Any]], ca
 
 
 def matching(word: str, runs: Sequence[Candidate]) -> list[Candidate]:
-    """Return the runs that a word means: by name, title or pattern, else by the beginning of a name or title.
+    """Return the runs of this name, title or pattern, else those whose name or title begins with it.
 
     Numbers may be written differently, as in `lr-0.0001` for `lr-1e-4`, and titles in lower case without dots.
-    Raises UserError if runs of several campaigns match, or a word that is no pattern matches several conditions.
+    Raises UserError if runs of several campaigns match, or those of several conditions without a pattern.
     """
     plain = _plain(word)
 
@@ -109,8 +109,8 @@ def unambiguous(word: str, found: list[Candidate], *, several: bool) -> list[Can
 
 
 def _begins(name: str, word: str) -> bool:
-    """Return whether a name begins with a word: not in the middle of a number, since `layers-1` is not `layers-12`."""
-    return name.startswith(word) and not (word[-1:].isdigit() and name[len(word) :][:1].isdigit())
+    """Return whether a name begins so: not in the middle of a number, since `layers-1` is not `layers-12`."""
+    return bool(word) and name.startswith(word) and not (word[-1:].isdigit() and name[len(word) :][:1].isdigit())
 
 
 def _plain(text: str) -> str:

@@ -50,6 +50,9 @@ def campaign(ctx: click.Context) -> None:
       campaign status                   show the status of every run
       campaign report                   write tables and figures
 
+    A RUN is a name, a pattern, the title of a condition, the beginning of a name or title, or a job id. Leave NAME out
+    if no other campaign has a run that matches.
+
     `campaign completion --help` shows how to complete names of campaigns and runs in your shell.
     """
     if ctx.invoked_subcommand is None:

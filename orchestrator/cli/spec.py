@@ -262,7 +262,7 @@ def _hand_over(script: str, path: Path | None) -> None:
 
 
 def _chosen(word: str | None, runs: Sequence[Run]) -> Run:
-    """Return the run that a word means; without a word the only one. Raises UserError for none or several."""
+    """Return the run of this name, see `matching`, or else the only one. Raises UserError for none or several."""
     from dscampaign.orchestrator.campaign.titles import candidates, matching
 
     names = [run.name for run in runs]

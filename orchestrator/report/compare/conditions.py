@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from dscampaign.db.states import UNSETTLED_RUN
-from dscampaign.orchestrator.campaign.titles import Candidate, matching, titles_of
+from dscampaign.orchestrator.campaign.titles import Candidate, matching, titles_of, unambiguous
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
@@ -325,21 +325,20 @@ def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
 
 
 def find_condition(word: str, conditions: Sequence[Condition]) -> tuple[Condition, str] | None:
-    """Return the condition that a word means, and its name or that of one repeat; None if there is none.
+    """Return the condition of this name, see `matching`, and its name or that of one repeat; None if there is none.
 
-    Raises UserError if the word may mean several, see `matching`.
+    Raises UserError for several.
     """
-    known = [
-        (one, name)
-        for one in conditions
-        for name in dict.fromkeys([one.name, *(f"{one.name}-r{run.repeat}" for run in one.runs)])
-    ]
-    found = matching(word, [Candidate(name, one.title) for one, name in known])
-    return next(((one, name) for one, name in known if found and name == found[0].name), None)
+    repeats = {f"{one.name}-r{run.repeat}": one for one in conditions for run in one.runs}
+    by_name = repeats | {one.name: one for one in conditions}
+    found = matching(word, [Candidate(one.name, one.title) for one in conditions])
+    found = found or matching(word, [Candidate(name, one.title) for name, one in repeats.items()])
+    found = unambiguous(word, found, several=False)
+    return (by_name[found[0].name], found[0].name) if found else None
 
 
 def condition_named(word: str, conditions: Sequence[Condition], campaign: str) -> Condition:
-    """Return the condition that a word means, or whose repeat it means; raises UserError if there is none."""
+    """Return the condition of this name, or of this repeat; raises UserError for none or several."""
     if found := find_condition(word, conditions):
         return found[0]
     names = [one.name for one in conditions]

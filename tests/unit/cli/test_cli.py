@@ -164,6 +164,25 @@ def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
 
 
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("depth-2_zero_stage-1", ""),
+        ("2 layers · ZeRO 1", ""),
+        ("*2*1", ""),
+        ("depth-2", "depth-2 may mean 2 runs\nhint: one of: depth-2_zero_stage-1, depth-2_zero_stage-2"),
+        ("depth-2*", "a single run at a time\nhint: there are: depth-2_zero_stage-1, depth-2_zero_stage-2"),
+        ("depth-3", "no run named depth-3\nhint: there are: depth-1_zero_stage-1, depth-1_zero_stage-2, "),
+    ],
+)
+def test_a_run_of_a_spec_is_found_as_one_of_the_store(spec: Path, capsys: Output, word: str, error: str) -> None:
+    for verb in ("plan", "render"):
+        assert main([verb, str(spec), word]) == (2 if error else 0)
+        shown = capsys.readouterr()
+        assert error in shown.err
+        assert ('"stage": 1' in shown.out or "--depth 2" in shown.out) is not bool(error)
+
+
 def test_plan_refuses_what_submit_would(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeSlurm(spec.parent / "bin")
     monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")

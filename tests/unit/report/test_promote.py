@@ -82,5 +82,13 @@ def test_what_is_not_established_has_to_be_named(stages: Any, tmp_path: Path, ca
     assert not (tmp_path / "long.yaml").exists()
     assert main([*words, "--condition", "zero_stage-3"]) == 2
     assert "no condition named zero_stage-3" in capsys.readouterr().err
-    assert main([*words, "--condition", "zero_stage-1"]) == 0
+    assert main([*words, "--condition", "zero"]) == 2
+    assert "zero may mean 2 runs\nhint: one of: zero_stage-1, zero_stage-2" in capsys.readouterr().err
+    assert main([*words, "--condition", "ZeRO 1"]) == 0
     assert "zero_stage: 1" in (tmp_path / "long.yaml").read_text()
+
+
+@pytest.mark.parametrize("word", ["ZeRO 2", "zero_stage-2", "zero_stage-2-r1", "*2"])
+def test_a_baseline_is_named_as_a_run_is(stages: Any, capsys: Output, word: str) -> None:
+    assert main(["recommend", "--store", stages(3), "--baseline", word]) == 0
+    assert "baseline: ZeRO 2 (named by --baseline)" in capsys.readouterr().out
