@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from math import ceil
 from pathlib import PurePath
 from typing import Any, Final
@@ -203,3 +204,17 @@ def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield from flat_fields(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+_SHOWN_ROWS: Final = 60
+
+
+def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table for a notebook, everything escaped; of many rows the first."""
+
+    def line(tag: str, cells: Iterable[object]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(clean(str(cell)))}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(line("td", row) for row in rows[:_SHOWN_ROWS])
+    more = f"<p>… and {len(rows) - _SHOWN_ROWS:,} more</p>" if len(rows) > _SHOWN_ROWS else ""
+    return f"<p>{escape(clean(title))}</p><table><thead>{line('th', header)}</thead><tbody>{body}</tbody></table>{more}"

@@ -41,13 +41,14 @@ _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_st
 
 @dataclass(frozen=True)
 class Submission:
-    """A checked and expanded spec, with its text for the store."""
+    """A checked and expanded spec, with its text for the store, and as it was read."""
 
     spec: Spec
     text: str
     runs: tuple[Run, ...]
     dir: Path
     spec_path: Path
+    source: str = ""
 
     @property
     def workdir(self) -> Path:

@@ -23,7 +23,7 @@ from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, answering_within
-from dscampaign.orchestrator.formatting import count, some, words
+from dscampaign.orchestrator.formatting import count, figure, html_table, some, words
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
 from dscampaign.orchestrator.memory.observations import ledgers_of
@@ -93,6 +93,12 @@ class PlannedRun:
     def starts(self) -> bool:
         """Whether an attempt of it would be submitted."""
         return self.sign in (Sign.CREATE, Sign.RESUBMIT)
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """Global batch, micro-batch, ranks and steps of that attempt."""
+        run = self.run
+        return (run.global_batch, self.micro_batch, run.world_size, run.target_step) if run else (None,) * 4
 
     @property
     def accumulation(self) -> int | None:
@@ -175,6 +181,17 @@ class Plan:
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
         return sum(item.sign in signs for item in self.runs)
+
+    def __repr__(self) -> str:
+        counts = (
+            f"{len(self.starting):,} to submit, {self.count(Sign.KEEP):,} kept, {self.count(Sign.CANCEL):,} to cancel"
+        )
+        return f"<plan of {self.campaign}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        header = ("", "run", "batch", "micro-batch", "ranks", "steps", "why")
+        rows = [(item.sign, item.name, *map(figure, item.sizes), item.why) for item in self.runs]
+        return html_table(repr(self)[1:-1], header, rows)
 
 
 def most_gpu_hours(run: Run) -> float:

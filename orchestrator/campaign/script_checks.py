@@ -64,7 +64,7 @@ def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, .
     if any(run.config.command for run in submission.runs):
         findings = [*_unused(submission, copies.seen), *_shared_folders(submission), *_missing(submission)]
         if findings:
-            document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))
+            document = load(submission.source or submission.text, str(submission.spec_path))
             raise SpecError([document.problem(finding) for finding in findings])
     return codes, copies.seen
 

@@ -20,7 +20,7 @@ from dscampaign.db.states import CANCELLING, REMOVED, UNSETTLED_RUN, RunState, S
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
-from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.formatting import count, figure, html_table
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name, looked_s
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
@@ -133,6 +133,24 @@ class CampaignStatus:
     def seen_now(self) -> bool:
         """Whether a pass has just looked: older activities of runs are out of date."""
         return self.reconciler is not None and self.reconciler.expires_s > self.now_s - LOOKED_S
+
+    @property
+    def sentence(self) -> str:
+        """The number of runs in each state: `sweep: 3 completed, 1 failed`."""
+        return (
+            f"{self.campaign.name}: {', '.join(f'{number:,} {state}' for state, number in self.shown_counts.items())}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<status of {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        header = ("run", "state", "step", "loss", "tokens/s", "memory (GB)", "reason")
+        rows = [
+            (run.name, run.shown, *map(figure, (run.step, run.loss, run.tokens_per_s, run.mem_reserved_gb)), run.reason)
+            for run in self.runs
+        ]
+        return html_table(self.sentence, header, rows)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.status import CampaignStatus
     from dscampaign.orchestrator.report.compare.results import Results
@@ -72,6 +71,7 @@ def report(
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     with needs_the_extra(), progress_shown(quiet=as_json or watch):
+        from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.write import write_report
@@ -84,7 +84,7 @@ def report(
         folder = output or Path(f"{campaign.name}-report")
 
         def write(status: CampaignStatus | None = None) -> Results:
-            results = _results_of(opened, campaign, baseline)
+            results = measured(opened, campaign, baseline)
             if watch or output or not as_json:
                 files = write_report(results, folder, time.time())
                 if status:
@@ -193,18 +193,12 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
 def results_of_campaign(
     name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
-    """Open a campaign and compares its runs; raise UserError if the baseline does not exist."""
+    """Open a campaign and compare its runs; raise UserError if the baseline does not exist."""
+    from dscampaign.orchestrator.api.results import measured
     from dscampaign.orchestrator.campaign.selection import open_campaign
 
     opened, campaign = open_campaign(place, name)
-    return opened, _results_of(opened, campaign, baseline, by)
-
-
-def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None) -> Results:
-    from dscampaign.orchestrator.report.compare.results import results_of
-    from dscampaign.orchestrator.report.measure.load import read_runs
-
-    return results_of(campaign, read_runs(opened, campaign), baseline, by)
+    return opened, measured(opened, campaign, baseline, by)
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:

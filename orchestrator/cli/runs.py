@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from dscampaign.db.states import CANCELLING
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
-from dscampaign.orchestrator.formatting import count, rough
-from dscampaign.orchestrator.settings import Settings
 
 from .console import (
     agreed,
@@ -39,9 +35,6 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.selection import Selection
-
-CANCELLED_S: Final = 1.0
-"""After this time Slurm has ended most jobs."""
 
 
 @verb
@@ -93,36 +86,19 @@ def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[S
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
     """
-    from dscampaign.files.private_files import make_private
-    from dscampaign.orchestrator.campaign.desired import record
-    from dscampaign.orchestrator.campaign.plan import Sign, make_plan
-    from dscampaign.orchestrator.doctor.check_slurm import Preflight
-    from dscampaign.orchestrator.executors.storage import require_room
+    from dscampaign.orchestrator.api.submission import Proposal
 
     from .pages.plan import plan_page
     from .watch import terminated_as_interrupted
 
     warn_of_other_store(location)
-    existing = location.open_if_any()
-    if existing is not None:
-        existing.check_writable()
-    else:
-        require_room(submission.dir)
-    preflight = Preflight(submission.runs)
-    planned = make_plan(existing, submission)
-    if planned.starting:
-        preflight.require_accepted()
-    echo_err(plan_page(planned, page_for(sys.stderr)))
-    ends = planned.count(Sign.CANCEL)
-    large = _large(location.settings, planned.all_runs, planned.all_gpu_hours)
-    if not agreed(f"this cancels {count(ends, 'run')}" if ends else large, "Submit?", yes):
+    proposal = Proposal(submission, location)
+    echo_err(plan_page(proposal.plan, page_for(sys.stderr)))
+    if not agreed(proposal.doubt, "Submit?", yes):
         return None
     with terminated_as_interrupted():
         try:
-            if existing is None:
-                make_private(location.settings.dir)
-            opened = existing or location.open(create=True)
-            return opened, record(opened, submission)
+            return proposal.record()
         except KeyboardInterrupt:
             echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
             raise
@@ -219,22 +195,20 @@ def retry(
       campaign retry sweep 'zero_stage-3*' --state cancelled
       campaign retry sweep --all
     """
+    from dscampaign.orchestrator.api.campaign import planned_retry
+    from dscampaign.orchestrator.api.submission import large
     from dscampaign.orchestrator.campaign import desired
-    from dscampaign.orchestrator.campaign.selection import names_of, open_selection
+    from dscampaign.orchestrator.campaign.selection import open_selection
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:
         raise UserError("which runs?", "--all or RUN, not both")
-    opened.check_writable()
-    names = names_of(opened, campaign, chosen)
-    unnamed = bool(chosen.names) and not chosen.states
-    plan = desired.what_retries(opened, campaign, names, cancelled=everything, unnamed=unnamed)
-    if names and not plan.again and not plan.may_follow:
-        desired.retry(opened, campaign, names)  # says why it cannot
-    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else plan.text)
-    large = _large(locate(place, words).settings, len(plan.again), plan.gpu_hours)
+    plan = planned_retry(opened, campaign, chosen, cancelled=everything)
+    nothing = chosen and not (plan.again or plan.left)
+    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else plan.text)
+    doubt = large(locate(place, words).settings, len(plan.again), plan.gpu_hours)
     # a crontab retries failed runs however many there are
-    if (everything or sys.stdin.isatty()) and not agreed(large, "Submit?", yes):
+    if (everything or sys.stdin.isatty()) and not agreed(doubt, "Submit?", yes):
         echo_err("nothing was retried")
         return EXIT_FAILED
     desired.retry(opened, campaign, [run.name for run in plan.again])
@@ -242,14 +216,6 @@ def retry(
         word, note = plan.may_follow
         echo_next(f"{typed('retry', campaign.name, word)}, {note}")
     return _one_pass(opened, campaign, as_json, changed=bool(plan.again))
-
-
-def _large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
-    if runs > settings.ask_above_runs:
-        return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
-    if gpu_hours > settings.ask_above_gpu_hours:
-        return f"{rough(gpu_hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
-    return None
 
 
 def _one_pass(
@@ -270,10 +236,7 @@ def _one_pass(
     """
     from .watch import print_end, run_one_pass
 
-    status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed)
-    if cancelled and not troubled and not status.reconciled_now and CANCELLING in status.shown_counts:
-        time.sleep(CANCELLED_S)
-        status, troubled = run_one_pass(store, campaign, quiet=as_json)
+    status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:
         echo_next(typed("reconcile", campaign.name, "--watch"))

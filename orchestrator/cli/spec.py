@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
-from dscampaign.orchestrator.commands import overridden, typed
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
@@ -24,7 +24,6 @@ from .pages.text import table
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.spec.expand import Run
-    from dscampaign.orchestrator.spec.model import Spec
 
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
 set_option: Final = click.option(
@@ -36,35 +35,11 @@ set_option: Final = click.option(
 )
 
 
-def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
-    """Read, check and expand a spec, wherever its campaign is.
-
-    Raises SpecError with all errors of the spec, UserError if it cannot be read.
-    """
-    from dscampaign.orchestrator.doctor.option_checks import OptionChecks
-    from dscampaign.orchestrator.executors.local import local_gpus
-    from dscampaign.orchestrator.spec.load import load_runs
-
-    check_options = OptionChecks(echo_err)
-    read = load_runs(path, sets, local_gpus=local_gpus, check_options=check_options)
-    for remark in check_options.remarks:
-        echo_err(f"note: {remark}")
-    return read
-
-
 def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
-    """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
-    from dscampaign.orchestrator.campaign.desired import Submission
-    from dscampaign.orchestrator.spec.yaml_source import load, written
+    """Read a spec as `api.submission` does, and print its remarks."""
+    from dscampaign.orchestrator.api.submission import read_submission as read
 
-    spec, runs = read_runs(path, sets)
-    values = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    location = Location.of(place, values, (spec.name,), path)
-    overridden(sets)
-    data = load(path.read_text(encoding="utf-8"), str(path)).data
-    text = written(data)  # without comments: they may hold anything
-    text = "".join([text, *(f"# --set {override}\n" for override in sets)])
-    return Submission(spec, text, runs, location.settings.dir, path.absolute()), location
+    return read(path, sets, place, echo_err)
 
 
 def warn_of_other_store(location: Location) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from types import FrameType
 from typing import IO, TypeVar
@@ -18,6 +18,7 @@ from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import CANCELLING, UNSETTLED_RUN
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.api.passes import passes, status_if_any, until_settled
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
@@ -25,7 +26,7 @@ from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.formatting import count, duration, printable
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
-from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
+from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
 from .console import echo, echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
@@ -39,37 +40,25 @@ STATUS_POLL_S = 2.0
 
 
 def run_one_pass(
-    store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True
+    store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True, cancelled: bool = False
 ) -> tuple[CampaignStatus, bool]:
-    """Run one pass, or as many as it takes to start all runs, and print their actions on stderr.
+    """Run passes as `api.passes`, and print their actions on stderr.
 
-    Return the status after it, and whether it met a problem. Mention another active reconciler only if something has
-    `changed` that it applies.
+    Return the status after them, and whether the last met a problem. Mention another active reconciler only if
+    something has `changed` that it applies.
     """
-    reconciler = Reconciler(store, campaign)
     try:
         with terminated_as_interrupted(), progress_shown(quiet=quiet):
-            while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
-                for line in done_lines(outcome, read_status(store, campaign)):
+            for outcome, status in passes(store, campaign, cancelled=cancelled):
+                obstacles = in_the_way(outcome) if changed or not isinstance(outcome, LeaseHeld) else {}
+                for line in (*done_lines(outcome, status), *obstacles.values()):
                     echo_err(line)
+                troubled = isinstance(outcome, Pass) and bool(outcome.troubles)
                 del outcome
     except KeyboardInterrupt:
         echo_err(interrupted(status_if_any(store, campaign), campaign.name))
         raise
-    finally:
-        reconciler.close()
-    status = read_status(store, campaign)
-    obstacles = in_the_way(outcome) if changed or not isinstance(outcome, LeaseHeld) else {}
-    for line in (*done_lines(outcome, status), *obstacles.values()):
-        echo_err(line)
-    return status, isinstance(outcome, Pass) and bool(outcome.troubles)
-
-
-def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
-    try:
-        return reconciler.run_pass()
-    except (LeaseHeld, StaleLease) as held:
-        return held
+    return status, troubled
 
 
 def done_lines(outcome: Pass | Exception, status: CampaignStatus) -> Sequence[str]:
@@ -91,24 +80,20 @@ def watch_passes(
     Stopped by the user or a signal, it prints that the jobs keep running, and raises KeyboardInterrupt.
     """
     require_polite([campaign], interval_s)
-    reconciler, obstacles = Reconciler(store, campaign), Obstacles()
+    obstacles = Obstacles()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
-            for outcome in reconciler.watch(poll_s=interval_s, sleep=sleep):
-                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(outcome))
-                shown.say([*(done_lines(outcome, status) if status else ()), *news])
-                if status:
-                    shown.update(status)
-                    if status.settled and isinstance(outcome, LeaseHeld | StaleLease):
-                        return
+            with closing(until_settled(store, campaign, interval_s, sleep=sleep)) as outcomes:
+                for outcome, status in outcomes:
+                    news = obstacles.news(in_the_way(outcome))
+                    shown.say([*(done_lines(outcome, status) if status else ()), *news])
+                    if status:
+                        shown.update(status)
         except KeyboardInterrupt:
-            reconciler.close()
             if status := status_if_any(store, campaign):
                 shown.update(status)  # without this process
             shown.say(["", interrupted(status, campaign.name)])
             raise
-        finally:
-            reconciler.close()
 
 
 def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -> None:
@@ -128,14 +113,6 @@ def interrupted(status: CampaignStatus | None, name: str) -> str:
         return f"stopped; the jobs keep running. {resume}"
     submitted = sum(run.job_id is not None for run in unsettled)
     return f"interrupted: {submitted:,} of {count(len(unsettled), 'run')} submitted. {resume}"
-
-
-def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
-    """The status; None while the store is away, which the next pass reports."""
-    try:
-        return with_final_figures(store, read_status(store, campaign), MOST_WATCHED)
-    except AWAY:
-        return None
 
 
 def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:

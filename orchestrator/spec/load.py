@@ -51,7 +51,7 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
 
 def load_runs(path: Path | str, overrides: Iterable[str] = (), **how: Any) -> tuple[Spec, tuple[Run, ...]]:
     """As `runs_of_text`, of a file; UserError if it cannot be read."""
-    return runs_of_text(_read(Path(path)), Path(path), overrides, **how)
+    return runs_of_text(read_text(Path(path)), Path(path), overrides, **how)
 
 
 def runs_of_text(
@@ -123,7 +123,8 @@ def _news(findings: Iterable[Finding], earlier: Sequence[Finding]) -> list[Findi
     return [finding for finding in findings if not concerns(finding, places) and finding.places[0] not in inner]
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a spec; raise UserError if it cannot be read, SpecError if it is not UTF-8."""
     try:
         content = path.read_bytes()
     except OSError as error:

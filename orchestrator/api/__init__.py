@@ -1,0 +1,1 @@
+"""The commands without a terminal: what the command line, Python and agents call."""

@@ -1,0 +1,271 @@
+"""A campaign in Python: `from dscampaign import Campaign`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign import desired
+from dscampaign.orchestrator.campaign.desired import Submission
+from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, campaign_details, run_details
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.campaign.plan import Plan, make_plan
+from dscampaign.orchestrator.campaign.selection import Retry, Selection, find, find_run, names_of, select
+from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status, with_final_figures, with_titles
+from dscampaign.orchestrator.errors import UserError, needs_the_extra
+from dscampaign.orchestrator.spec.objective import Objective
+
+from .passes import passes, until_settled
+from .submission import Proposal, large, read_submission
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .results import Compared, Recommendation
+
+
+class Campaign:
+    """A campaign of the store, or a spec that is to become one.
+
+    Make one with `from_yaml` or `open`. Every method reads the store anew, and raises the errors of the command of its
+    name:
+
+    - `UserError`, with `message`, `hint` and `exit_code`; for a spec `SpecError`, whose `problems` have file, line,
+      column and field.
+    - `StoreError`, with `message` and `hint`: The database does not exist, does not respond (`retryable`), or belongs
+      to another version.
+    """
+
+    def __init__(self, name: str, location: Location, submission: Submission | None = None) -> None:
+        self.name = name
+        self._location, self._submission = location, submission
+
+    @classmethod
+    def from_yaml(
+        cls,
+        spec: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        sets: Sequence[str] = (),
+        store: str | None = None,
+        dir: str | None = None,
+    ) -> Self:
+        """Read and check a spec, as `campaign validate`.
+
+        Args:
+            spec: A YAML file, or its content as a mapping; relative paths in a mapping start in the present folder.
+            sets: Values that replace those of the spec, as `train.steps=10`.
+            store: Database URL, as `--store`.
+            dir: Shared folder, as `--dir`.
+
+        Raises:
+            SpecError: With all errors of the spec.
+        """
+        source = spec if isinstance(spec, Mapping) else Path(spec)
+        submission, location = read_submission(source, sets, PlaceOptions(dir, store), _tell)
+        return cls(submission.spec.name, location, submission)
+
+    @classmethod
+    def open(cls, name: str | None = None, *, store: str | None = None, dir: str | None = None) -> Self:
+        """Open a campaign of the store.
+
+        Args:
+            name: The campaign or its spec file; optional if the store has only one campaign.
+            store: Database URL, as `--store`.
+            dir: Shared folder, as `--dir`.
+        """
+        location = locate(PlaceOptions(dir, store), [name])
+        return cls(find(location.open(), location.name).name, location)
+
+    def __repr__(self) -> str:
+        return f"<campaign {self.name}>"
+
+    def _repr_html_(self) -> str:
+        if self._submission is not None and self._location.open_if_any() is None:
+            return self.plan()._repr_html_()
+        status = self.status()
+        if status.counts.get(RunState.COMPLETED) and all(map(find_spec, ("altair", "jinja2", "numpy", "vl_convert"))):
+            return status._repr_html_() + self.recommend()._repr_html_()
+        return status._repr_html_()
+
+    def plan(self) -> Plan:
+        """Return the effect of submitting the spec on each run; changes nothing."""
+        return make_plan(self._location.open_if_any(), self._spec)
+
+    def submit(self, *, yes: bool = False) -> CampaignStatus:
+        """Submit the runs of the spec that are not in the store yet; return the status after one pass.
+
+        Args:
+            yes: Submit also if it ends runs or is larger than `ask_above_runs` or `ask_above_gpu_hours`.
+
+        Raises:
+            UserError: Without `yes`, for one of these reasons; or Slurm would refuse a job. Nothing was submitted.
+            SpecError: The command has mistakes.
+        """
+        proposal = Proposal(self._spec, self._location)
+        _require(proposal.doubt, yes=yes)
+        return _one_pass(*proposal.record())
+
+    def wait(self, *, progress: bool = True, timeout: float | None = None) -> CampaignStatus:
+        """Run passes until every run is settled: failed runs are retried, interrupted runs resume.
+
+        Args:
+            progress: Print the number of runs in each state on standard error whenever it changes.
+            timeout: Seconds to wait at most.
+
+        Raises:
+            TimeoutError: Not every run is settled; the jobs keep running, and another `wait` continues.
+            Unreachable: Slurm or the shared folder did not respond to the first pass.
+        """
+        end_s = None if timeout is None else time.monotonic() + timeout
+
+        def rest(seconds: float) -> None:
+            left_s = seconds if end_s is None else end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"{self.name} is not settled after {timeout:g} s; its jobs keep running")
+            time.sleep(min(seconds, left_s))
+
+        shown = ""
+        with closing(until_settled(*self._found(), sleep=rest)) as outcomes:
+            for _, status in outcomes:
+                if progress and status and status.sentence != shown:
+                    shown = status.sentence
+                    _tell(shown)
+        return self.status()
+
+    def status(self, *runs: str) -> CampaignStatus:
+        """Return the status of all runs, or of those with these names or patterns.
+
+        `runs[i]` has state, step, losses (nats, or the script's unit), `tokens_per_s`, `mem_reserved_gb` (GB) and the
+        reason of its state.
+        """
+        store, row, chosen = self._chosen(runs)
+        status = with_titles(store, read_status(store, row).of(chosen))
+        return with_final_figures(store, status)
+
+    def explain(self, run: str | None = None) -> RunDetails | CampaignDetails:
+        """Return a run with its attempts, failures, checkpoints and events, or the campaign with its newest events."""
+        store, row = self._found()
+        return run_details(store, *find_run(store, (self.name, run))) if run else campaign_details(store, row)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run, with its parameters as columns `param.*`; see `dscampaign.load`."""
+        return self._frames.runs
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row for each run and step, with the run's parameters; see `dscampaign.load`."""
+        return self._frames.steps
+
+    def recommend(self, *, baseline: str | None = None, by: str | None = None) -> Recommendation:
+        """Return the recommended configuration, and all conditions, best first.
+
+        Args:
+            baseline: Condition to compare with. Default: that of the spec, else ddp, else the first.
+            by: `speed`, `loss`, `memory`, `energy` or `time-to-loss`. Default: that of the spec.
+        """
+        if by is not None and by not in tuple(Objective):
+            raise UserError(f"no objective named {by}", f"one of: {', '.join(Objective)}")
+        with needs_the_extra():
+            from .results import measured
+
+            return measured(*self._found(), baseline, Objective(by) if by else None)
+
+    def compare(self, a: str, b: str) -> Compared:
+        """Compare two conditions or runs of the campaign; `OTHER/NAME` belongs to another campaign.
+
+        Times are in seconds, memory in GB; the ratio is that of b to a.
+        """
+        with needs_the_extra():
+            from dscampaign.orchestrator.report.compare.difference import compare_operands
+
+            from .results import Compared
+
+            return Compared(**vars(compare_operands(self._found()[0], (self.name, a, b))))
+
+    def report(self, path: str | os.PathLike[str], *, baseline: str | None = None) -> Path:
+        """Write a report into a folder; return its page, which opens offline."""
+        results = self.recommend(baseline=baseline)
+        with needs_the_extra():
+            from dscampaign.orchestrator.report.page.write import write_report
+
+            return write_report(results, Path(path), time.time())[0]
+
+    def cancel(self, *runs: str, everything: bool = False) -> CampaignStatus:
+        """Cancel runs with these names or patterns and their jobs, or `everything`; return the status after a pass."""
+        if bool(runs) is everything:
+            raise UserError("which runs?", "name them, or write everything=True")
+        store, row, chosen = self._chosen(runs)
+        desired.cancel(store, row, names_of(store, row, chosen))
+        return _one_pass(store, row, cancelled=True)
+
+    def retry(self, *runs: str, yes: bool = False) -> CampaignStatus:
+        """Retry runs with these names or patterns, or all that failed or are held; return the status after a pass.
+
+        Args:
+            yes: Retry also if it is larger than `ask_above_runs` or `ask_above_gpu_hours`.
+        """
+        store, row, chosen = self._chosen(runs)
+        plan = planned_retry(store, row, chosen)
+        _require(large(self._location.settings, len(plan.again), plan.gpu_hours), yes=yes)
+        desired.retry(store, row, [run.name for run in plan.again])
+        return _one_pass(store, row)
+
+    @property
+    def _spec(self) -> Submission:
+        if self._submission is None:
+            raise UserError(f"{self.name} was opened without its spec", "Campaign.from_yaml(SPEC)")
+        return self._submission
+
+    @property
+    def _frames(self) -> Any:
+        from dscampaign.orchestrator.export.frames import load
+
+        settings = self._location.settings
+        return load(self.name, store=settings.store, dir=str(settings.dir))
+
+    def _found(self) -> tuple[Store, CampaignRow]:
+        store = self._location.open()
+        return store, find(store, self.name)
+
+    def _chosen(self, runs: Sequence[str]) -> tuple[Store, CampaignRow, Selection]:
+        store = self._location.open()
+        return store, *select(store, (self.name, *runs))
+
+
+def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, cancelled: bool = False) -> Retry:
+    """Return the runs that a retry begins again; with `cancelled` of all runs also cancelled ones.
+
+    Raises UserError if named runs cannot be retried, or the store cannot be written.
+    """
+    store.check_writable()
+    names = names_of(store, campaign, chosen)
+    unnamed = bool(chosen.names) and not chosen.states
+    plan = desired.what_retries(store, campaign, names, cancelled=cancelled, unnamed=unnamed)
+    if names and not plan.again and not plan.may_follow:
+        desired.retry(store, campaign, names)  # reports why it cannot
+    return plan
+
+
+def _require(doubt: str | None, *, yes: bool) -> None:
+    if doubt and not yes:
+        raise UserError(f"nothing was done: {doubt}", "write yes=True")
+
+
+def _one_pass(store: Store, row: CampaignRow, *, cancelled: bool = False) -> CampaignStatus:
+    for outcome in passes(store, row, cancelled=cancelled):
+        status = outcome[1]
+    return with_final_figures(store, status)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,77 @@
+"""Passes of the reconciler on a campaign, each with the status after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+
+from dscampaign.db.errors import AWAY, StaleLease
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import CANCELLING
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+
+CANCELLED_S = 1.0
+"""After this time Slurm has ended most jobs."""
+
+
+def passes(
+    store: Store, campaign: CampaignRow, *, cancelled: bool = False
+) -> Iterator[tuple[Pass | Exception, CampaignStatus]]:
+    """Make one pass, or as many as it takes to start all runs.
+
+    Yield each, or the error that another reconciler is at work. With `cancelled`, another pass sees that jobs have
+    ended.
+    """
+    reconciler = Reconciler(store, campaign)
+    try:
+        while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
+            yield outcome, read_status(store, campaign)
+            del outcome  # before the next: the snapshot of thousands of runs is large
+    finally:
+        reconciler.close()
+    status = read_status(store, campaign)
+    yield outcome, status
+    done = isinstance(outcome, Pass) and not outcome.troubles and not status.reconciled_now
+    if cancelled and done and CANCELLING in status.shown_counts:
+        time.sleep(CANCELLED_S)
+        yield from passes(store, campaign)
+
+
+def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
+    try:
+        return reconciler.run_pass()
+    except (LeaseHeld, StaleLease) as held:
+        return held
+
+
+def until_settled(
+    store: Store,
+    campaign: CampaignRow,
+    interval_s: float | None = None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Generator[tuple[Pass | Exception, CampaignStatus | None]]:
+    """Make passes until every run is settled, by this reconciler or another.
+
+    Yield each as `Reconciler.watch` does; the status is None while the store is away.
+    """
+    reconciler = Reconciler(store, campaign)
+    try:
+        for outcome in reconciler.watch(poll_s=interval_s, sleep=sleep):
+            status = status_if_any(store, campaign)
+            yield outcome, status
+            if status and status.settled and isinstance(outcome, LeaseHeld | StaleLease):
+                return
+    finally:
+        reconciler.close()
+
+
+def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
+    """Return the status; None while the store is away, which the next pass reports."""
+    try:
+        return with_final_figures(store, read_status(store, campaign), MOST_WATCHED)
+    except AWAY:
+        return None

@@ -1,0 +1,66 @@
+"""A campaign's results, as `campaign recommend` and `campaign compare` have them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from html import escape
+
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.formatting import html_table
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, figures, verdict
+from dscampaign.orchestrator.report.compare.results import Results, results_of
+from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.spec.objective import Objective
+
+
+@dataclass(frozen=True)
+class Recommendation(Results):
+    """The results of a campaign; `workloads[i].answer` has the sentence and the conditions, best first."""
+
+    @property
+    def sentence(self) -> str:
+        """The answer for each workload, a line each."""
+        return "\n".join(one.answer.sentence for one in self.workloads)
+
+    def __repr__(self) -> str:
+        return f"<results of {self.campaign.name}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        from dscampaign.orchestrator.report.page.looks import looks_of
+        from dscampaign.orchestrator.report.page.render import pictures_of
+        from dscampaign.orchestrator.report.page.summary import summary
+
+        first = summary(self, looks_of(self))
+        tables = (
+            html_table(self.sentence, table.header, [[cell.text for cell in row] for row in table.rows])
+            for table in first.tables
+        )
+        pictures = zip(first.charts, pictures_of(first.charts).values(), strict=True)
+        images = (
+            f'<img alt="{escape(chart.title)}" src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'
+            for chart, svg in pictures
+        )
+        return "".join([*tables, *images])
+
+
+@dataclass(frozen=True)
+class Compared(ComparedOperands):
+    """Conditions side by side; `comparisons` has their figures, intervals and verdicts."""
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(f'{one.left.title} and {one.right.title}' for one in self.comparisons)}>"
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            html_table(" ".join(verdict(one)), ("", one.left.title, one.right.title), figures(one))
+            for one in self.comparisons
+        )
+
+
+def measured(
+    store: Store, campaign: CampaignRow, baseline: str | None = None, by: Objective | None = None
+) -> Recommendation:
+    """Compare the runs of a campaign; raise UserError if the baseline does not exist."""
+    return Recommendation(**vars(results_of(campaign, read_runs(store, campaign), baseline, by)))

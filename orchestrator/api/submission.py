@@ -1,0 +1,111 @@
+"""Reads specs, and submits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.files.private_files import make_private
+from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
+from dscampaign.orchestrator.campaign.plan import Sign, make_plan
+from dscampaign.orchestrator.commands import overridden
+from dscampaign.orchestrator.doctor.check_slurm import Preflight
+from dscampaign.orchestrator.doctor.option_checks import OptionChecks
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.local import local_gpus
+from dscampaign.orchestrator.executors.storage import require_room
+from dscampaign.orchestrator.formatting import count, rough
+from dscampaign.orchestrator.settings import Settings
+from dscampaign.orchestrator.spec.load import read_text, runs_of_text
+from dscampaign.orchestrator.spec.yaml_source import load, written
+
+UNNAMED = Path("spec")
+"""Stands for the file of a spec that is a mapping; its paths start in the present folder."""
+
+
+def read_submission(
+    spec: Path | Mapping[str, Any], sets: Sequence[str], place: PlaceOptions, tell: Callable[[str], None]
+) -> tuple[Submission, Location]:
+    """Read, check and expand a spec, and find its campaign.
+
+    Args:
+        spec: A file, or its content.
+        sets: Values that replace those of the spec, as `train.steps=10`.
+        place: The shared folder and the store, if they are not those of the spec.
+        tell: Gets a line for each remark, and for each check that takes a while.
+
+    Raises:
+        SpecError: With all errors of the spec.
+        UserError: The spec or a configuration file cannot be read.
+    """
+    path, source = (spec, read_text(spec)) if isinstance(spec, Path) else (UNNAMED, _text_of(spec))
+    check_options = OptionChecks(tell)
+    read, runs = runs_of_text(source, path, sets, local_gpus=local_gpus, check_options=check_options)
+    for remark in check_options.remarks:
+        tell(f"note: {remark}")
+    values = {"dir": read.dir if "dir" in read.model_fields_set else None, "store": read.store}
+    location = Location.of(place, values, (read.name,), path if isinstance(spec, Path) else None)
+    overridden(sets)
+    text = written(load(source, str(path)).data)  # without comments: they may hold anything
+    text = "".join([text, *(f"# --set {override}\n" for override in sets)])
+    return Submission(read, text, runs, location.settings.dir, path.absolute(), source), location
+
+
+def _text_of(spec: Mapping[str, Any]) -> str:
+    from yaml import YAMLError
+
+    try:
+        return written(dict(spec))
+    except YAMLError as error:
+        raise UserError(
+            f"a spec cannot hold this: {error}", "use text, numbers, true, false, lists and mappings"
+        ) from error
+
+
+class Proposal:
+    """A submission beside its campaign: `plan` is its effect.
+
+    Raises:
+        UserError: The spec contradicts the campaign, its folder cannot be used, or Slurm would refuse a job.
+        SpecError: Its command has mistakes.
+        StoreError: The store cannot be read or written.
+    """
+
+    def __init__(self, submission: Submission, location: Location) -> None:
+        self._submission, self._location = submission, location
+        self._store = location.open_if_any()
+        if self._store is not None:
+            self._store.check_writable()
+        else:
+            require_room(submission.dir)
+        preflight = Preflight(submission.runs)
+        self.plan = make_plan(self._store, submission)
+        if self.plan.starting:
+            preflight.require_accepted()
+
+    @property
+    def doubt(self) -> str | None:
+        """The reason to confirm it: it ends runs, or is large; None without any."""
+        if ends := self.plan.count(Sign.CANCEL):
+            return f"this cancels {count(ends, 'run')}"
+        return large(self._location.settings, self.plan.all_runs, self.plan.all_gpu_hours)
+
+    def record(self) -> tuple[Store, CampaignRow]:
+        """Record its runs as desired, in a new store if there is none; a pass submits them."""
+        if self._store is None:
+            make_private(self._location.settings.dir)
+            self._store = self._location.open(create=True)
+        return self._store, record(self._store, self._submission)
+
+
+def large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
+    """Return the limit that so many runs and GPU-hours exceed, as text; None if they exceed none."""
+    if runs > settings.ask_above_runs:
+        return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
+    if gpu_hours > settings.ask_above_gpu_hours:
+        return f"{rough(gpu_hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+    return None
