@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, and_, delete, func, or_, select
+from sqlalchemy import Connection, String, and_, case, cast, delete, func, or_, select
 
 from . import schema
 from .records import COMPLETED_EARLY, THINNED
@@ -82,8 +82,10 @@ def rank_seconds(
     """Return the usage of all attempts, also of those that still run, by campaign and resources; or of one campaign."""
     run, attempt = schema.run.c, schema.attempt.c
     conditions = [] if campaign_id is None else [run.campaign_id == campaign_id]
-    slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
-    fields = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
+    slurm = [run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres")]
+    own = cast(run.config["slurm", "gpus_per_run"].as_integer(), String)  # of a run that shares its node
+    gpus = [func.coalesce(own, slurm[0]).label("gpus_per_node"), case((own.is_(None), slurm[1])).label("gres")]
+    fields = [run.campaign_id, *gpus, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
     used = select(*fields, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *conditions)
     usage = used.subquery().c
     alike = (usage.campaign_id, usage.gpus_per_node, usage.gres, usage.ranks_per_node)

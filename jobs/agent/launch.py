@@ -72,7 +72,7 @@ class Launcher:
         payload = filled(payload, paths, start.resume)
         hostfile = paths.dir / f"hostfile-{rank}"
         write_atomically(hostfile, hostfile_text(payload.nodes, payload.ranks_per_node))
-        cores = len(os.sched_getaffinity(0))
+        cores = min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_PER_TASK") or sys.maxsize))
         image = str((payload.container or {}).get("image", ""))
         caches = cleanup.compile_caches(os.environ | payload.env, image)
         env = environment(payload, paths, self._node, start.resume, os.environ | caches, cores, self._copy)

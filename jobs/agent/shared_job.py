@@ -1,6 +1,9 @@
-"""Runs the attempts of one job in turn, each as a step of its own: one that fails, hangs or is killed ends alone.
+"""Runs the attempts of one job, each as a step of its own: one that fails, hangs or is killed ends alone.
 
-Started in the batch script:  python -m dscampaign.jobs.agent.shared_job BATCH_DIR SIGNAL_DELAY_S
+They run in turn, or in several lanes of the job's node, side by side: a free lane takes the next attempt. Slurm gives
+the step in a lane GPUs, CPUs and memory of its own.
+
+Started in the batch script:  python -m dscampaign.jobs.agent.shared_job BATCH_DIR SIGNAL_DELAY_S LANES
 Its record tells the reconciler what became of each. It decides nothing about an attempt: the agents' claims do. If it
 dies, so does the job, and what nobody has claimed goes back.
 """
@@ -14,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +33,12 @@ from .agent import EXIT_FAILED
 from .evidence import EXIT_NOT_MINE, REFUSED
 from .node import Node
 
-POLL_S = 1.0
+POLL_S = 0.2
+CLOSED_POLL_S = 1.0
 CLOSED_S = 120.0
-"""How long the agents of a closed attempt may take to end it; after that the job ends."""
+"""How long the agents of a closed attempt may take to end it; after that its step is killed."""
+KILLED_S = 60.0
+"""How long Slurm may take to end a step."""
 EARLY_S = 60.0
 """How early Slurm may send the signal to stop, by sbatch's manual."""
 SIGNAL_S = 3.0
@@ -121,59 +127,125 @@ class AttemptQueue:
             self.record.write(self._path)
 
 
+@dataclass
+class _Step:
+    """The step of a running attempt; `ended_s` of its srun, `closed_s` since when its agents are to end it."""
+
+    index: int
+    srun: subprocess.Popen[bytes]
+    began_s: float
+    looked_s: float = 0.0
+    closed_s: float | None = None
+    killed_s: float | None = None
+    ended_s: float | None = None
+
+
 class _Job:
-    def __init__(self, batch: Path, job_id: str, queue: AttemptQueue) -> None:
-        self._batch, self._job_id, self._queue = batch, job_id, queue
-        self._signals: list[int] = []
+    """Runs a step in each lane.
+
+    Args:
+        part: options of srun for the part of the node that a step has; none for all of it.
+    """
+
+    def __init__(self, batch: Path, job_id: str, queue: AttemptQueue, lanes: int = 1, part: Sequence[str] = ()) -> None:
+        self._batch, self._job_id, self._queue, self._lanes, self._part = batch, job_id, queue, lanes, part
+        self._steps: list[_Step] = []
+        self._is_ending = False
         signal.signal(signal.SIGTERM, self._on_term)
 
     def run(self) -> int:
-        while not self._signals and (index := self._queue.next()) is not None:
-            began_s = time.monotonic()
-            exit_code = self._run_step(index)
-            if exit_code is None:
+        """Return the exit code of the job."""
+        while True:
+            while not self._is_ending and len(self._steps) < self._lanes:
+                index = self._queue.next()
+                if index is None:
+                    break
+                self._steps.append(self._start(index))
+            if not self._steps:
+                return EXIT_FAILED if self._is_ending else 0
+            time.sleep(POLL_S)
+            for step in [*self._steps]:
+                self._look(step)
+
+    def _start(self, index: int) -> _Step:
+        python = [sys.executable, "-PE" if sys.flags.ignore_environment else "-P", "-u", "-m", "dscampaign.jobs.agent"]
+        srun = ["srun", "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL", *self._part]
+        out, err = (run_log(self._batch, self._job_id, index, stream) for stream in ("out", "err"))
+        with open(out, "ab", opener=open_private) as to_out, open(err, "ab", opener=open_private) as to_err:
+            step = subprocess.Popen(
+                [*srun, *python, str(self._batch), str(index)], stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err
+            )
+        return _Step(index, step, time.monotonic())
+
+    def _look(self, step: _Step) -> None:
+        exit_code, now_s = step.srun.poll(), time.monotonic()
+        if exit_code is None:
+            if now_s - step.looked_s > CLOSED_POLL_S:
+                step.looked_s = now_s
+                self._end_closed(step, now_s)
+            return
+        step.ended_s = step.ended_s or now_s
+        waits = exit_code != EXIT_NOT_MINE and not self._queue.is_complete(step.index)
+        if waits and now_s - step.ended_s < SIGNAL_S:
+            return
+        self._steps.remove(step)
+        if not self._is_ending:
+            killed = exit_code != 0 and self._ran_out_of_memory(step.index)
+            lasted_s = step.ended_s - step.began_s
+            goes_on = self._queue.ended(step.index, exit_code, lasted_s, time.time(), out_of_memory=killed)
+            self._is_ending = not goes_on  # the other steps end by the same signal, or by themselves
+
+    def _end_closed(self, step: _Step, now_s: float) -> None:
+        """Kill a step if its attempt was closed and its agents do not end it; give up a lane that Slurm cannot end."""
+        if step.closed_s is None and self._queue.is_closed(step.index):
+            step.closed_s = now_s
+        if step.closed_s is None or now_s - step.closed_s < CLOSED_S:
+            return
+        if step.killed_s is None:
+            step.killed_s = now_s
+            step.srun.terminate()  # which makes Slurm kill all of the step
+        elif now_s - step.killed_s > KILLED_S:
+            self._steps.remove(step)
+            self._lanes -= 1
+            if not self._lanes:
                 self._queue.give_back(f"job {self._job_id} ended as another run in it did not end")
-                return EXIT_FAILED
-            if exit_code != EXIT_NOT_MINE and not self._queue.is_complete(index):
-                time.sleep(SIGNAL_S)
-            if self._signals:
-                break
-            lasted_s, killed = time.monotonic() - began_s, exit_code != 0 and self._ran_out_of_memory(index)
-            if not self._queue.ended(index, exit_code, lasted_s, time.time(), out_of_memory=killed):
-                return EXIT_FAILED
-        return EXIT_FAILED if self._signals else 0
+                self._is_ending = True
 
     def _ran_out_of_memory(self, index: int) -> bool:
         with contextlib.suppress(OSError):
             return _OUT_OF_MEMORY.search(run_log(self._batch, self._job_id, index, "err").read_bytes()) is not None
         return False
 
-    def _run_step(self, index: int) -> int | None:
-        """Return the exit code of srun; None if the attempt was closed and its agents did not end it."""
-        python = [sys.executable, "-PE" if sys.flags.ignore_environment else "-P", "-u", "-m", "dscampaign.jobs.agent"]
-        srun = ["srun", "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL"]
-        out, err = (run_log(self._batch, self._job_id, index, stream) for stream in ("out", "err"))
-        with open(out, "ab", opener=open_private) as to_out, open(err, "ab", opener=open_private) as to_err:
-            step = subprocess.Popen(
-                [*srun, *python, str(self._batch), str(index)], stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err
-            )
-        closed_s = None
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return step.wait(POLL_S)
-            if closed_s is None and self._queue.is_closed(index):
-                closed_s = time.monotonic()
-            if closed_s is not None and time.monotonic() - closed_s > CLOSED_S:
-                return None
+    def _on_term(self, _number: int, _frame: object) -> None:
+        self._is_ending = True
 
-    def _on_term(self, number: int, _frame: object) -> None:
-        self._signals.append(number)
+
+def lane_options(env: Mapping[str, str], lanes: int, gpus: int) -> list[str]:
+    """Return srun's options for an equal part of the job's node, which Slurm gives to no other step.
+
+    Args:
+        gpus: of a run.
+    """
+    if lanes == 1:
+        return []
+    options = ["--exact", "--nodes=1", "--ntasks=1", f"--gpus-per-node={gpus}"]
+    options.append(f"--cpus-per-task={max(1, _cpus(env) // lanes)}")
+    memory_mb = int(env.get("SLURM_MEM_PER_NODE") or 0)  # else it follows from CPUs or GPUs
+    return [*options, f"--mem={memory_mb // lanes}M"] if memory_mb else options
+
+
+def _cpus(env: Mapping[str, str]) -> int:
+    return int(env.get("SLURM_CPUS_ON_NODE") or 1)
 
 
 def main(argv: list[str]) -> int:
-    """Run the attempts of this job, a task of the batch in ``argv[0]``; ``argv[1]``: see `slurm.signal_delay_s`."""
+    """Run the attempts of this job, a task of the batch in ``argv[0]``.
+
+    ``argv[1]``: see `slurm.signal_delay_s`; ``argv[2]``: how many run at a time, if the job has CPUs for them.
+    """
     signal_s = float(argv[1]) + EARLY_S
     batch, task = Path(argv[0]), int(os.environ["SLURM_ARRAY_TASK_ID"])
+    lanes = min(int(argv[2]), _cpus(os.environ)) if argv[2:] else 1  # of an earlier version
     path = payloads_file(batch)
     try:
         payloads = enumerate(read_array(open_trusted(path, batch.parents[2]), path))
@@ -182,7 +254,10 @@ def main(argv: list[str]) -> int:
         print(f"{REFUSED} not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
     job_id = Node.from_environment(os.environ).job_id
-    return _Job(batch, job_id, AttemptQueue(batch, job_id, mine, lambda: _left_s() - signal_s)).run()
+    queue = AttemptQueue(batch, job_id, mine, lambda: _left_s() - signal_s)
+    gpus = max((int(payload["gpus_per_node"]) for payload in mine.values()), default=0)
+    part = lane_options(os.environ, lanes, gpus)
+    return _Job(batch, job_id, queue, lanes, part).run()
 
 
 def _left_s() -> float:

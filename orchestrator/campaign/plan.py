@@ -148,13 +148,13 @@ class Plan:
 
     @cached_property
     def jobs(self) -> list[list[list[Run]]]:
-        """The runs of each job that would be submitted, by resource shape."""
+        """The runs of each job that would be submitted, by its resources."""
         starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
         shapes, alike = job_request.Shapes(), defaultdict[str, list[Run]](list)
         for run, scale in starting:
             alike[shapes.of(run.config, mem_scale=scale)[0]].append(run)
-        most = job_request.runs_per_job
-        return [job_request.shared_jobs(runs, most(runs[0].config), lambda run: run) for runs in alike.values()]
+        by_width = (job_request.jobs_by_width(runs, runs[0].config, lambda run: run) for runs in alike.values())
+        return [jobs for widths in by_width for _, jobs in widths]
 
     @property
     def arrays(self) -> int:
@@ -166,7 +166,7 @@ class Plan:
         """The maximum that the jobs can use within their time limits; None without Slurm."""
         if self.executor != "slurm":
             return None
-        return sum(most_gpu_hours(job[0]) for jobs in self.jobs for job in jobs)
+        return sum(most_gpu_hours(job[0]) * job_request.width(job, job[0].config) for jobs in self.jobs for job in jobs)
 
     @property
     def all_gpu_hours(self) -> float:

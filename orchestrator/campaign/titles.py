@@ -29,7 +29,7 @@ _COUNTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"), "layer"),
     **dict.fromkeys(("heads", "n_head", "n_heads", "num_heads", "num_attention_heads"), "head"),
     "nodes": "node",
-    "gpus_per_node": "GPU",
+    **dict.fromkeys(("gpus_per_node", "gpus_per_run"), "GPU"),
     "ranks_per_node": "rank",
 }
 _VALUES: Final[Mapping[tuple[str, str], str]] = {

@@ -240,7 +240,8 @@ def forecast(required: Requirements, folder: Path) -> str | Exception:
     """Return when Slurm would start one kind of job, or why not; `folder` takes its script."""
     token = job_request.new_token("campaign-doctor", ())
     try:
-        array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
+        resources = job_request.resources(required.config, runs=required.config.slurm.lanes)
+        array = JobArray(token, job_name(token), folder, 1, resources)
         return SlurmExecutor().forecast(array)
     except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return exc

@@ -107,7 +107,8 @@ class JobArray:
         size: how many jobs.
         program: the module that runs on each node, with the folder as its argument.
         workdir: folder in which it and the spec's `setup` start; None for that of this process.
-        shared: whether a job runs several attempts in turn, see `jobs.agent.shared_job`.
+        shared: whether a job runs several attempts, see `jobs.agent.shared_job`.
+        lanes: how many of them it runs at a time.
     """
 
     token: str
@@ -118,6 +119,7 @@ class JobArray:
     program: str = "dscampaign.jobs.agent"
     workdir: str | None = None
     shared: bool = False
+    lanes: int = 1
 
 
 def owner(folder: Path | None) -> int:

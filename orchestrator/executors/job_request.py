@@ -10,11 +10,12 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import cache
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dscampaign import __version__, jobs
 from dscampaign.db.records import AttemptRow, RunRow
@@ -28,6 +29,7 @@ from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
 from dscampaign.orchestrator.spec.expand import Run, SharedSections
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.orchestrator.spec.slurm_syntax import part_of_gres
 
 from .local import local_gpus
 
@@ -35,6 +37,9 @@ _T = TypeVar("_T")
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 """Characters of a token in the store, and of its unique part."""
+
+_NOT_ASKED: Final = {"reservation", "runs_per_job", "gpus_per_run"}
+"""Fields of `slurm` that are no options of sbatch, or another."""
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
@@ -202,20 +207,26 @@ def trains_on_cpu(config: RunConfig) -> bool:
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
 
 
-def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the resources of an attempt, by submitit's names; attempts with equal resources share a job array.
+def resources(
+    config: RunConfig, *, runs: int = 1, mem_scale: float = 1.0, exclude: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the resources of a job, by submitit's names; jobs with equal resources share an array.
 
     Args:
+        runs: that the job runs at a time: if not all that fit on a node, it asks only for their parts of it.
         mem_scale: factor on the memory of a node, after a host ran out of it.
         exclude: nodes to exclude, besides those of the spec.
     """
     if config.executor == "local":
         return {"setup": list(config.local.setup)}
-    slurm = config.slurm
+    slurm, part = config.slurm, Fraction(runs, config.slurm.lanes)
+    scale, mem_mb = float(part) * mem_scale, slurm.mem_mb
     passed = {name.replace("_", "-"): value for name, value in slurm.passed_options.items()}
-    options = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation", "runs_per_job"}) | {
-        "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
-        "mem": f"{ceil(slurm.mem_mb * mem_scale)}M" if slurm.mem_mb and mem_scale != 1.0 else slurm.mem,
+    options = slurm.model_dump(include=set(SlurmConfig.model_fields) - _NOT_ASKED) | {
+        "gpus_per_node": part_of_gres(slurm.gpus_per_node, part) if slurm.gres is None and slurm.gpus else None,
+        "gres": slurm.gres and part_of_gres(slurm.gres, part),
+        "cpus_per_task": slurm.cpus_per_task and ceil(slurm.cpus_per_task * part),
+        "mem": f"{ceil(mem_mb * scale)}M" if mem_mb and scale != 1 else slurm.mem,
         "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
         "setup": list(slurm.setup),
         "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
@@ -224,8 +235,23 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
 
 
 def runs_per_job(config: RunConfig) -> int:
-    """Return how many runs a job runs in turn."""
-    return config.slurm.runs_per_job if config.executor == "slurm" else 1
+    """Return how many runs a job runs, in turn or side by side."""
+    return max(config.slurm.runs_per_job, config.slurm.lanes) if config.executor == "slurm" else 1
+
+
+def width(job: Sequence[object], config: RunConfig) -> int:
+    """Return how many of its runs a job runs at a time: as many as fit on its node, or all."""
+    return min(len(job), config.slurm.lanes)
+
+
+def jobs_by_width(
+    items: Sequence[_T], config: RunConfig, run_of: Callable[[_T], RunRow | Run]
+) -> list[tuple[int, list[list[_T]]]]:
+    """Return the jobs of items of one shape, see `shared_jobs`, by their width."""
+    widths: dict[int, list[list[_T]]] = defaultdict(list)
+    for job in shared_jobs(items, runs_per_job(config), run_of):
+        widths[width(job, config)].append(job)
+    return [*widths.items()]
 
 
 def shared_jobs(items: Sequence[_T], most: int, run_of: Callable[[_T], RunRow | Run]) -> list[list[_T]]:
@@ -276,7 +302,7 @@ class Shapes:
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
             request = resources(config, mem_scale=mem_scale, exclude=exclude)
-            key = json.dumps([request, runs_per_job(config)], sort_keys=True)
+            key = json.dumps([request, runs_per_job(config), config.slurm.lanes], sort_keys=True)
             self._known[same] = key, request, config  # which keeps its sections' ids
         key, request, _ = self._known[same]
         return key, request

@@ -146,7 +146,8 @@ def _job_array(batch: JobArray) -> Any:
         def _submitit_command_str(self) -> str:
             line = [*own_python(), batch.program, str(batch.folder)]
             if batch.shared:
-                line = [*own_python(), SHARED_JOB, str(batch.folder), str(batch.resources["signal_delay_s"])]
+                delay_s = batch.resources["signal_delay_s"]
+                line = [*own_python(), SHARED_JOB, str(batch.folder), str(delay_s), str(batch.lanes)]
             return " ".join(shlex.quote(word) for word in line)
 
         def command(self) -> list[str]:

@@ -85,8 +85,9 @@ def _host_shortage(config: RunConfig, states: States, start_gb: float) -> Shorta
     room_mb = config.slurm.mem_mb if config.executor == "slurm" else None
     if not room_mb:
         return None  # all of the node, or what the cluster gives
-    room_gb = room_mb * _MB / GB
-    limit = f"slurm.mem is {room_gb:,.0f} GB"
+    lanes = config.slurm.lanes
+    room_gb = room_mb / lanes * _MB / GB
+    limit = f"{'its part of ' if lanes > 1 else ''}slurm.mem is {room_gb:,.0f} GB"
     if states.host_gb > room_gb:
         message = f"the model's offloaded states take {states.host_gb:,.0f} GB of each node, {limit}"
         return Shortage(message, "raise slurm.mem, or use more nodes")

@@ -126,34 +126,33 @@ def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failu
             failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
-            _submit_apart([[action]], resources, target, failures)
+            for own, alone in _batches([action], failures):
+                _submit_apart(alone, own, target, failures)
 
 
 def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], _Jobs]]:
     """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
-    requests: dict[str, dict[str, Any]] = {}
     kinds = job_request.Shapes()
     for action in actions:
         try:
-            key, resources = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
+            key, _ = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
         except (OSError, ImportError):  # the environment's own files
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
             continue
         shapes[key].append(action)
-        requests[key] = resources
-    jobs = {key: _jobs_of(group) for key, group in shapes.items()}
     return [
-        (requests[key], of_shape[start : start + ARRAY_LIMIT])
-        for key, of_shape in jobs.items()
-        for start in range(0, len(of_shape), ARRAY_LIMIT)
+        (_resources(alike[0][0], width), alike[start : start + ARRAY_LIMIT])
+        for group in shapes.values()
+        for width, alike in job_request.jobs_by_width(group, group[0].config, lambda action: action.run)
+        for start in range(0, len(alike), ARRAY_LIMIT)
     ]
 
 
-def _jobs_of(group: Sequence[Submit]) -> _Jobs:
-    return job_request.shared_jobs(group, job_request.runs_per_job(group[0].config), lambda action: action.run)
+def _resources(action: Submit, width: int) -> dict[str, Any]:
+    return job_request.resources(action.config, runs=width, mem_scale=action.mem_scale, exclude=action.exclude)
 
 
 def _submit_jobs(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> None:
@@ -199,7 +198,7 @@ def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> No
     writer, paths = target.writer, target.paths
     _require_trust(paths)
     group = [action for job in jobs for action in job]
-    shared = job_request.runs_per_job(group[0].config) > 1
+    shared, lanes = job_request.runs_per_job(group[0].config) > 1, job_request.width(jobs[0], group[0].config)
     token = job_request.new_token(paths.campaign, [action.run.name for action in group])
     origin = _origin(writer)
     rows = write_intent(jobs, token, writer, paths, origin, shared=shared)
@@ -207,7 +206,7 @@ def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> No
         return
     size = 1 + max(element.row.job_key[1] for element in rows)
     folder, workdir = paths.batch(token), origin.workdir or None
-    batch = JobArray(token, job_name(token), folder, size, resources, workdir=workdir, shared=shared)
+    batch = JobArray(token, job_name(token), folder, size, resources, workdir=workdir, shared=shared, lanes=lanes)
     try:
         _prepare(rows, batch, target)
         job_ids = _hand_over(batch, target.executor)

@@ -28,7 +28,7 @@ from .validate import check
 from .wrong_values import validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
-_MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
+_MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "gpus_per_run", "cpus_per_task"})
 _REPEATED: Final = 3
 """Most errors for points that repeat an experiment: two axes may make hundreds."""
 

@@ -154,11 +154,14 @@ class SlurmConfig(SpecSection):
     """Nodes to run on."""
     reservation: Text | None = None
     """Reservation to run in."""
+    gpus_per_run: Whole | None = Field(default=None, ge=1)
+    """GPUs of a run if [runs share a node](cluster.md#side-by-side-on-one-node): the other fields ask for the node, and
+    each run gets an equal part of it."""
     array_parallelism: Whole = Field(default=64, ge=1)
     """Jobs of an array that run at a time, at most."""
     runs_per_job: Whole = Field(default=1, ge=1, le=1000)
     """[Runs of one job](cluster.md#several-runs-in-one-job), in turn: all conditions of a repeat if they fit, in an
-    order that rotates by repeat. `time` is then the job's."""
+    order that rotates by repeat. `time` is then the job's. With `gpus_per_run` at least the runs that share a node."""
     setup: Lines = ()
     """[Shell lines](cluster.md#setup) to run before the training, such as `module load cuda`: a list or a block of
     text."""
@@ -184,8 +187,18 @@ class SlurmConfig(SpecSection):
 
     @property
     def gpus(self) -> int:
+        """GPUs that a run uses on a node."""
+        return self.gpus_per_run or self.node_gpus
+
+    @property
+    def node_gpus(self) -> int:
         """GPUs of a node, from `gres` or else from `gpus_per_node`."""
         return gpus_of_node(self.gpus_per_node, self.gres)
+
+    @property
+    def lanes(self) -> int:
+        """Runs that share a node at a time."""
+        return max(1, self.node_gpus // self.gpus_per_run) if self.gpus_per_run else 1
 
     @property
     def gpu_type(self) -> str | None:

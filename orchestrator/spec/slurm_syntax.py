@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from math import ceil
 from typing import Final
 
@@ -27,6 +28,7 @@ _GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?
 """A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
 
 
+_COUNTS: Final = re.compile(r"(?:^|(?<=[:=]))\d+(?=$|[,(])")
 _ITEM: Final = re.compile(r"[^,(]+(?:\([^)]*\))?")
 _OF_GPUS: Final = re.compile(r"(?:gres/)?gpu(?=[:=(]|$)")
 
@@ -44,6 +46,11 @@ def gpus_of_node(gpus_per_node: str, gres: str | None) -> int:
     if gres is None:
         return int(gpus_per_node.rpartition(":")[2])
     return sum(int(count or 1) for count in _GRES_GPUS.findall(gres))
+
+
+def part_of_gres(request: str, part: Fraction) -> str:
+    """Return a request as of `gres` or `gpus_per_node` for a part of it, rounded up."""
+    return _COUNTS.sub(lambda match: str(ceil(int(match[0]) * part)), request)
 
 
 def gpus_per_rank(executor: str, gpus_per_node: str | None, gres: str | None, ranks_per_node: int | None) -> float:

@@ -158,11 +158,33 @@ def _gpus(config: RunConfig) -> Iterator[Finding]:
         yield Finding(places, f"{unread} does not give a number of GPUs", hint)
     elif slurm.gres is not None and not unread and "gpus_per_node" in slurm.model_fields_set:
         yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+    yield from _lanes(config)
     ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
     if slurm.gpus and ranks > slurm.gpus and config.command is None and shared:
-        places = (("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "gres"))
-        message = f"{ranks} ranks need as many GPUs, a node has {slurm.gpus}"
+        places = (("ranks_per_node",), ("slurm", "gpus_per_run"), ("slurm", "gpus_per_node"), ("slurm", "gres"))
+        message = f"{ranks} ranks need as many GPUs, a {'run' if slurm.gpus_per_run else 'node'} has {slurm.gpus}"
         yield Finding(places, message, f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`")
+
+
+def _lanes(config: RunConfig) -> Iterator[Finding]:
+    """Find what keeps runs from sharing a node."""
+    slurm, own, on_node = config.slurm, config.slurm.gpus_per_run, config.slurm.node_gpus
+    if not own:
+        return
+    place: FieldPath = ("slurm", "gpus_per_run")
+    if slurm.nodes > 1:
+        message = f"shares a node between runs, but a run has {slurm.nodes} nodes"
+        yield Finding((place, ("slurm", "nodes")), message, "leave out gpus_per_run, or set slurm.nodes to 1")
+    if own > on_node or on_node % own:
+        divisors = ", ".join(str(n) for n in range(1, on_node + 1) if on_node % n == 0)
+        hint = f"use {divisors}" if on_node else "set slurm.gpus_per_node to the GPUs of a node"
+        yield Finding((place, ("slurm", "gpus_per_node")), f"{own} is no equal part of {on_node} GPUs per node", hint)
+    if slurm.cpus_per_task and slurm.cpus_per_task < slurm.lanes:
+        message = f"{slurm.cpus_per_task} CPUs are too few for {slurm.lanes} runs that share a node"
+        yield Finding((("slurm", "cpus_per_task"), place), message, "ask for the CPUs of all of them")
+    if config.container and config.container.runtime == "pyxis":
+        message = "cannot share a node's GPUs with pyxis, whose containers see all GPUs of the job"
+        yield Finding((place, ("container", "runtime")), message, "use apptainer, or leave out gpus_per_run")
 
 
 # The model and its tokenizer, without loading either

@@ -23,6 +23,7 @@ class Line:
     node: str
     ts: float
     name: str = ""
+    gpus: str = ""
 
 
 @dataclass(frozen=True)

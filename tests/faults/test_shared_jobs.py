@@ -1,4 +1,4 @@
-"""Jobs that run several runs in turn: what befalls one run, or its job, is never another run's; nothing runs twice."""
+"""Jobs that run several runs, in turn or side by side: what befalls one is no other's; nothing runs twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,9 @@ from .promises import broken_promises
 from .trial import SLURM, Trial, begin, case
 
 PER_JOB = 8
+LANES = 4
 SHARED = {**SLURM, "runs_per_job": PER_JOB}
+BESIDE = {**SHARED, "gpus_per_node": f"h100:{2 * LANES}", "gpus_per_run": 2, "cpus_per_task": LANES, "mem": "2G"}
 SUPERVISOR = "dscampaign.jobs.agent.shared_job"
 
 
@@ -59,8 +60,34 @@ def runs(trial: Trial, label: str) -> bool:
     return any(line.what == "step" for line in lines) and lines[-1].what != "end"
 
 
+def spans(trial: Trial) -> dict[str, list[tuple[float, float, str]]]:
+    """When each attempt trained, and on which GPUs, by its job."""
+    found = defaultdict(list)
+    for ledger in trial.all_ledgers().values():
+        for generation in ledger.generations():
+            lines = ledger.of(generation)
+            found[lines[0].job].append((lines[0].ts, lines[-1].ts, lines[0].gpus))
+    return found
+
+
+def most_at_a_time(spans: list[tuple[float, float, str]]) -> int:
+    """How many attempts trained side by side; they had no GPU in common."""
+    most = 0
+    for began, _, _ in spans:
+        gpus = [gpu for start, end, own in spans if start <= began < end for gpu in own.split(",") if own]
+        assert len(gpus) == len(set(gpus)), spans
+        most = max(most, sum(start <= began < end for start, end, _ in spans))
+    return most
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(LANES, marks=pytest.mark.nightly)])
+def lanes(request: pytest.FixtureRequest) -> int:
+    """How many runs a job runs at a time."""
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, lanes: int) -> Iterator[Trial]:
     """24 runs in three jobs, after they have settled."""
     quiet = [case(f"quiet-{n}", "3") for n in range(13)]
     troubled = [
@@ -78,7 +105,7 @@ def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         *(*requeued, *quiet[7:]),
     ]
     assert len(cases) == 3 * PER_JOB
-    made = begin(tmp_path_factory.mktemp("shared"), cases, slurm=SHARED)
+    made = begin(tmp_path_factory.mktemp("shared"), cases, slurm=SHARED if lanes == 1 else BESIDE)
 
     def cancel_running(seen: Observed) -> bool:
         if can := runs(made, "is-cancelled"):
@@ -130,26 +157,25 @@ def test_every_promise_is_kept(trial: Trial) -> None:
     assert broken_promises(trial) == []
 
 
-def test_three_jobs_run_24_runs_one_at_a_time(done: Observed, trial: Trial) -> None:
+def test_three_jobs_run_24_runs(done: Observed, trial: Trial, lanes: int) -> None:
     jobs = Counter(rows[0].job_id for rows in done.attempts.values())
     assert sorted(jobs.values()) == [PER_JOB] * 3
-    spans = defaultdict(list)
-    for ledger in trial.all_ledgers().values():
-        for generation in ledger.generations():
-            lines = ledger.of(generation)
-            spans[lines[0].job].append((lines[0].ts, lines[-1].ts))
-    for of_job in spans.values():
-        ordered = sorted(of_job)
-        assert all(before[1] <= after[0] for before, after in pairwise(ordered))
+    assert max(map(most_at_a_time, spans(trial).values())) == lanes
 
 
-def test_no_trouble_is_anothers(done: Observed) -> None:
-    """A quiet run completes in its first attempt that began, whatever happened to the runs of its job."""
+def test_no_trouble_is_anothers(done: Observed, lanes: int) -> None:
+    """A quiet run completes in its first attempt that began, whatever happened to the runs of its job.
+
+    Side by side, the end of a job is that of all runs that it runs.
+    """
+    with_job = {done.attempts[f"case-{name}"][0].job_id for name in ("supervised", "requeued")}
     quiet = [name for name in done.runs if name.startswith(("case-quiet", "case-behind"))]
     assert {done.runs[name].state for name in quiet} == {RunState.COMPLETED}
     for name in quiet:
-        *before, last = [row.failure_class for row in done.attempts[name]]
-        assert (set(before) <= {"returned"}, last) == (True, "completed"), name
+        *before, last = done.attempts[name]
+        began = [row for row in before if row.failure_class != "returned"]
+        assert last.failure_class == "completed", name
+        assert not began or (lanes > 1 and {row.job_id for row in began} <= with_job), name
 
 
 @pytest.mark.parametrize("label", ["raises", "rank-dies", "agent-dies"])
@@ -173,17 +199,43 @@ def test_a_waiting_run_is_cancelled_alone(done: Observed, trial: Trial) -> None:
     assert not trial.ledger("case-waits-for-nothing").lines
 
 
-def test_a_killed_supervisor_ends_one_run(done: Observed) -> None:
+def test_a_killed_supervisor_ends_what_runs(done: Observed, lanes: int) -> None:
     """The run that ran resumes; those that nobody had begun go into another job, and it counts against nothing."""
     assert kinds(done, "supervised")[-1] == "completed"
     assert len(kinds(done, "supervised")) == 2
-    assert kinds(done, "behind-0") == ["returned", "completed"]
+    if lanes == 1:
+        assert kinds(done, "behind-0") == ["returned", "completed"]
 
 
 def test_a_requeued_job_goes_on(done: Observed) -> None:
     """`scontrol requeue` by hand: the run that ran is preempted, those behind it run in the second start."""
     assert kinds(done, "requeued") == ["preempted", "completed"]
     assert kinds(done, "behind-requeued")[-1] == "completed"
+
+
+def test_runs_side_by_side(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Each has GPUs and an end of its own, and a free lane takes the next."""
+    cases = [
+        case("raises", "4", "raise=for once@3"),
+        case("is-cancelled", "600"),
+        *(case(f"quiet-{n}", "10") for n in range(3)),
+    ]
+    trial = begin(tmp_path, cases, slurm=BESIDE)
+
+    def cancel(seen: Observed) -> bool:
+        if can := runs(trial, "is-cancelled") and runs(trial, "quiet-0"):
+            desired.cancel(trial.store, trial.campaign, ["case-is-cancelled"])
+        return can
+
+    done = trial.watch(Moments(trial, cancel))
+    assert broken_promises(trial) == []
+    assert (kinds(done, "raises"), kinds(done, "is-cancelled")) == (["crash", "completed"], ["cancelled"])
+    assert {tuple(kinds(done, f"quiet-{n}")) for n in range(3)} == {("completed",)}
+    jobs = spans(trial)
+    first = jobs[str(done.attempts["case-quiet-0"][0].job_id)]
+    assert len(first) >= len(cases)
+    assert most_at_a_time(first) == LANES
+    assert {len(gpus.split(",")) for of_job in jobs.values() for *_, gpus in of_job} == {2}
 
 
 def end_of_job(slurm: SlurmCluster, made: Trial, label: str, *command: str) -> Callable[[Observed], bool]:
@@ -199,11 +251,17 @@ def end_of_job(slurm: SlurmCluster, made: Trial, label: str, *command: str) -> C
 
 
 @pytest.mark.nightly
-def test_a_job_that_ends_in_the_middle(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """Only the run that ran is judged by a node's failure; a `scancel` of the job means all of its runs."""
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_job_that_ends_in_the_middle(slurm: SlurmCluster, tmp_path: Path, beside: bool) -> None:
+    """Only runs that ran are judged by a node's failure; a `scancel` of the job means all of its runs."""
     cases = [case("lost", "40", "--step-s=0.5", "hang=3@5"), case("behind-lost", "3")]
     cases += [case("cancelled", "40", "--step-s=0.5", "hang=3@5"), case("behind-cancelled", "3")]
-    trial = begin(tmp_path, cases, slurm={**SLURM, "runs_per_job": 2, "exclusive": True})
+    made = {**SLURM, "runs_per_job": 2, "exclusive": True}
+    if beside:
+        for each in cases:
+            each["command"], each["steps"] = cases[0]["command"], 40
+        made = {**BESIDE, "gpus_per_node": "h100:2", "gpus_per_run": 1, "runs_per_job": 2, "exclusive": True}
+    trial = begin(tmp_path, cases, slurm=made)
     down = ("scontrol", "update", "NodeName={node}", "State=DOWN", "Reason=test")
     trial.watch(
         Moments(
@@ -215,9 +273,10 @@ def test_a_job_that_ends_in_the_middle(slurm: SlurmCluster, tmp_path: Path) -> N
     slurm.undrain()
     done = trial.observe()
     assert broken_promises(trial) == []
-    assert (kinds(done, "lost"), kinds(done, "behind-lost")) == (["node", "completed"], ["returned", "completed"])
+    behind = "node" if beside else "returned"
+    assert (kinds(done, "lost"), kinds(done, "behind-lost")) == (["node", "completed"], [behind, "completed"])
     assert (kinds(done, "cancelled"), kinds(done, "behind-cancelled")) == (["cancelled"], ["cancelled"])
-    assert not trial.ledger("case-behind-cancelled").lines
+    assert bool(trial.ledger("case-behind-cancelled").lines) == beside
 
 
 @pytest.mark.nightly
@@ -240,7 +299,8 @@ def test_a_job_without_time_for_all(slurm: SlurmCluster, tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
-def test_a_step_out_of_memory_and_one_that_hangs(slurm: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lanes", [1, LANES])
+def test_a_step_out_of_memory_and_one_that_hangs(slurm: SlurmCluster, tmp_path: Path, lanes: int) -> None:
     """Slurm's account of a step is that of its own run alone; the run behind one that hangs has its turn."""
     cases = [
         case("memory", "4", "alloc=400@3x1"),
@@ -248,7 +308,8 @@ def test_a_step_out_of_memory_and_one_that_hangs(slurm: SlurmCluster, tmp_path: 
         case("hangs", "40", "--watched", "hang=600@30"),
         case("behind", "4"),
     ]
-    made = {**SLURM, "gpus_per_node": "h100:1", "mem": "300M", "runs_per_job": 4}
+    made = {**SLURM, "gpus_per_node": f"h100:{lanes}", "mem": f"{300 * lanes}M", "runs_per_job": 4}
+    made |= {"gpus_per_run": 1, "cpus_per_task": lanes}
     retry = {"backoff_s": 0, "hang_min_s": 5, "hang_factor": 10}
     trial = begin(tmp_path, cases, slurm=made, retry=retry)
     done = trial.watch()

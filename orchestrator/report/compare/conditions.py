@@ -41,7 +41,7 @@ _ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "loc
 _SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
 """Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
 
-_DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node")
+_DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node", "gpus_per_run")
 """Of Slurm: what decides on which devices a job trains."""
 
 

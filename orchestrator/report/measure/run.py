@@ -310,21 +310,21 @@ def _on_gpus(device_names: tuple[str, ...], config: Mapping[str, Any]) -> bool:
         return device_names != _CPU
     if config.get("executor") == "local" or (config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
         return False
-    return _gpus_of_node(config) > 0
+    return gpus_of_node(*_asked_gpus(config)) > 0
 
 
-def _gpus_of_node(config: Mapping[str, Any]) -> int:
+def _asked_gpus(config: Mapping[str, Any]) -> tuple[str, str | None]:
     slurm = config.get("slurm") or {}
-    return gpus_of_node(str(slurm.get("gpus_per_node") or 0), slurm.get("gres"))
+    own = slurm.get("gpus_per_run")  # it shares its node
+    return (str(own), None) if own else (str(slurm.get("gpus_per_node") or 0), slurm.get("gres"))
 
 
 def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) -> float:
     """Return the GPUs that an attempt holds for each of its ranks; 1 on CPUs, or if it requests none."""
     if not _on_gpus(device_names, config):
         return 1.0
-    slurm, executor = config.get("slurm") or {}, config.get("executor") or "slurm"
-    gpus = str(slurm.get("gpus_per_node") or 0)
-    return gpus_per_rank(executor, gpus, slurm.get("gres"), config.get("ranks_per_node")) or 1.0
+    executor = config.get("executor") or "slurm"
+    return gpus_per_rank(executor, *_asked_gpus(config), config.get("ranks_per_node")) or 1.0
 
 
 def _lines(data: RunData) -> Lines:

@@ -73,7 +73,8 @@ class Ledger:
     def write(self, what: str, step: int, **more: object) -> None:
         job = f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
         who = {"generation": GENERATION, "rank": RANK, "pid": os.getpid(), "job": job}
-        node = {"node": os.environ.get("SLURMD_NODENAME", ""), "ts": time.time()}
+        gpus = os.environ.get("CAMPAIGN_VISIBLE_DEVICES", "")
+        node = {"node": os.environ.get("SLURMD_NODENAME", ""), "ts": time.time(), "gpus": gpus}
         os.write(self._descriptor, (json.dumps({"what": what, "step": step, **who, **node, **more}) + "\n").encode())
 
     def happened(self, fault: Fault) -> int:

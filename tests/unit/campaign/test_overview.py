@@ -43,6 +43,8 @@ def store(tmp_path: Path) -> Store:
         ({"slurm": {"gpus_per_node": "8"}, "ranks_per_node": 1}, 1, 8),
         ({"slurm": {"gpus_per_node": "h100:8"}, "ranks_per_node": 8}, 8, 8),
         ({"slurm": {"gpus_per_node": "8", "gres": "gpu:4"}, "ranks_per_node": 2}, 2, 4),
+        ({"slurm": {"gpus_per_node": "8", "gpus_per_run": 2}, "ranks_per_node": 1}, 1, 2),
+        ({"slurm": {"gres": "gpu:8", "gpus_per_run": 2, "gpus_per_node": "8"}, "ranks_per_node": 2}, 2, 2),
         (ON_CPUS, 2, 2),
         ({}, 2, 2),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import (
     ArrayTooLarge,
     JobArray,
@@ -19,6 +20,7 @@ from dscampaign.orchestrator.executors.base import (
 from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import submission_error
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 
@@ -280,3 +282,20 @@ def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first
     script = (array.folder / "submission.sh").read_text()
     assert "#SBATCH --chdir='/my project'\n" in script
     assert f" {options} -u -m dscampaign.jobs.agent" in script
+
+
+@pytest.mark.parametrize(
+    ("slurm", "runs", "asked"),
+    [
+        ({"gpus_per_node": "h100:8", "mem": "80G", "cpus_per_task": 30}, 4, ("h100:8", None, "80G", 30)),
+        ({"gpus_per_node": "h100:8", "mem": "80G", "cpus_per_task": 30}, 1, ("h100:2", None, "20480M", 8)),
+        ({"gres": "gpu:1g.10gb:8,nvme:1", "mem": "0"}, 3, (None, "gpu:1g.10gb:6,nvme:1", "0", None)),
+    ],
+)
+def test_a_job_asks_for_the_parts_of_a_node_that_its_runs_need(
+    slurm: dict[str, Any], runs: int, asked: tuple[Any, ...]
+) -> None:
+    config = RunConfig.model_validate({"slurm": {**slurm, "gpus_per_run": 2}})
+    resources = job_request.resources(config, runs=runs)
+    assert tuple(map(resources.get, ("gpus_per_node", "gres", "mem", "cpus_per_task"))) == asked
+    assert (config.ranks(), job_request.runs_per_job(config)) == (2, 4)

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
-from dscampaign.jobs.agent.shared_job import AttemptQueue
+from dscampaign.jobs.agent.shared_job import AttemptQueue, lane_options
 from dscampaign.jobs.shared.job_array import close_tasks, make_closed
 from dscampaign.jobs.shared.job_record import JobRecord, job_record
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -130,3 +130,15 @@ def test_a_second_start_goes_on_where_the_first_was_ended(folder: Folder) -> Non
     assert second.next() == 1
     assert second.ended(1, EXIT_NOT_MINE, 1.0, 1.0)
     assert second.next() == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "part"),
+    [
+        ({"SLURM_CPUS_ON_NODE": "30", "SLURM_MEM_PER_NODE": "1000"}, {"--cpus-per-task=7", "--mem=250M"}),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_CPU": "1000"}, {"--cpus-per-task=2"}),  # which decides on memory
+    ],
+)
+def test_a_lane_has_an_equal_part_of_the_node(env: dict[str, str], part: set[str]) -> None:
+    assert set(lane_options(env, 4, 2)) == {"--exact", "--nodes=1", "--ntasks=1", "--gpus-per-node=2", *part}
+    assert lane_options(env, 1, 8) == []

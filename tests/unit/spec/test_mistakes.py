@@ -99,6 +99,37 @@ def test_overrides_without_effect(tmp_path: Path, override: str, message: str, h
             "16 ranks need as many GPUs",
             "use at most 8",
         ),
+        (
+            "slurm: {gpus_per_run: 3}\nranks_per_node: 1",
+            "slurm.gpus_per_run",
+            "3 is no equal part of 8 GPUs per node",
+            "use 1, 2, 4, 8",
+        ),
+        (
+            "slurm: {gpus_per_node: 0, gpus_per_run: 1}",
+            "slurm.gpus_per_run",
+            "1 is no equal part of 0 GPUs per node",
+            "set slurm.gpus_per_node to",
+        ),
+        (
+            "slurm: {gpus_per_run: 1, nodes: 2}",
+            "slurm.gpus_per_run",
+            "shares a node between runs, but a run has 2 nodes",
+            "leave out gpus_per_run",
+        ),
+        (
+            "slurm: {gpus_per_run: 2, cpus_per_task: 3}",
+            "slurm.cpus_per_task",
+            "3 CPUs are too few for 4 runs",
+            "ask for the CPUs of all of them",
+        ),
+        (
+            "slurm: {gpus_per_run: 2}\ncontainer: {image: nvcr.io#a/b, runtime: pyxis}",
+            "slurm.gpus_per_run",
+            "cannot share a node's GPUs with pyxis",
+            "use apptainer",
+        ),
+        ("slurm: {gpus_per_run: 2}\nranks_per_node: 4", "ranks_per_node", "a run has 2", "use at most 2"),
     ],
 )
 def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
