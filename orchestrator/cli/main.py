@@ -33,7 +33,7 @@ from .export import export, promote, weights
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
 from .show import diagnose, doctor, explain, logs, status
-from .spec import init, plan, render, validate
+from .spec import init, plan, render, schema, validate
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +59,7 @@ def campaign(ctx: click.Context) -> None:
         echo(ctx.get_help())
 
 
-_RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, explain, logs)
+_RUNS = (init, schema, validate, plan, render, submit, reconcile, cancel, retry, status, explain, logs)
 _RESULTS = (export, report, recommend, compare, promote, weights)
 for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, db, completion):
     campaign.add_command(_verb)

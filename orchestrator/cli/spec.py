@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -149,6 +150,19 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
         echo(f"{spec}: ok · {name}, {count(len(names), 'run')}")
         for remark in notes:
             echo_err(f"note: {remark}")
+    return EXIT_OK
+
+
+@verb
+def schema() -> int:
+    """Print the JSON schema of a spec, with which an editor completes, explains and checks its fields.
+
+    Examples:
+      campaign schema > campaign.schema.json
+    """
+    from dscampaign.orchestrator.spec.schema import spec_schema
+
+    echo(json.dumps(spec_schema(), indent=1))
     return EXIT_OK
 
 

@@ -160,5 +160,5 @@ def _as_word(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-Word = Annotated[str, BeforeValidator(_as_word)]
+Word = Annotated[str, BeforeValidator(_as_word, json_schema_input_type=str | float | bool)]
 """An argument of a command; a bare number or truth value counts as text."""

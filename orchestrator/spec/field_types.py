@@ -83,7 +83,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
+Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | int), AfterValidator(one_line)]
 """A line of text; a bare number counts as text."""
 
 
@@ -91,7 +91,7 @@ def _as_lines(value: Any) -> Any:
     return [line for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 
-Lines = Annotated[tuple[Text, ...], BeforeValidator(_as_lines)]
+Lines = Annotated[tuple[Text, ...], BeforeValidator(_as_lines, json_schema_input_type=str | tuple[Text, ...])]
 """Lines of a shell: a list, or a block of text."""
 
 
@@ -112,7 +112,9 @@ def _variable(name: str) -> str:
 Variable = Annotated[str, AfterValidator(_variable)]
 """The name of an environment variable."""
 
-EnvText = Annotated[str, BeforeValidator(_as_env_text), AfterValidator(one_line)]
+EnvText = Annotated[
+    str, BeforeValidator(_as_env_text, json_schema_input_type=str | float | bool), AfterValidator(one_line)
+]
 """The value of an environment variable; numbers and true/false need no quotes."""
 
 

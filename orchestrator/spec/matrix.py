@@ -328,6 +328,16 @@ def _leaves() -> dict[str, tuple[Path, ...]]:
     return leaves
 
 
+def axis_fields() -> dict[str, tuple[type[BaseModel], str]]:
+    """Return the keys that a matrix takes for the fields of a run, each with the section and the name of its field."""
+    tops: dict[str, tuple[type[BaseModel], str]] = {
+        name: (RunConfig, name) for name in RunConfig.model_fields if name not in _FIXED
+    }
+    paths = {".".join(path): path for paths in _leaves().values() for path in paths}
+    short = {name: paths[0] for name, paths in _leaves().items() if len(paths) == 1 and name not in tops}
+    return tops | {key: (_SECTIONS[section], name) for key, (section, name) in {**short, **paths}.items()}
+
+
 # Names of runs: short, readable, safe as a folder's name, and the same when the matrix grows
 
 

@@ -96,7 +96,11 @@ class TrainConfig(SpecSection):
     tokenizer: Name | None = None
     """Hub name, folder, or `bytes` for one token per byte. Default: the model's own."""
     dataset: Annotated[
-        DatasetConfig | None, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
+        DatasetConfig | None,
+        BeforeValidator(
+            lambda value: {"path": value} if isinstance(value, str) else value,
+            json_schema_input_type=str | DatasetConfig | None,
+        ),
     ] = None
     """Text to train on: a hub name or path, or the fields of `train.dataset`."""
     seq_len: Positive = 1024
@@ -300,7 +304,7 @@ class RunConfig(SpecSection):
         """Take a command apart that starts with a launcher."""
         return taken_apart(data) if isinstance(data, Mapping) and data.get("command") else data
 
-    @field_validator("command", mode="before")
+    @field_validator("command", mode="before", json_schema_input_type=str | tuple[Word, ...] | None)
     @classmethod
     def _words(cls, value: Any, info: ValidationInfo) -> Any:
         return words_of(value, info.data)

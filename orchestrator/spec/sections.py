@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -243,7 +243,8 @@ class ContainerConfig(SpecSection):
         return self
 
 
-TOOLS: Final = ("wandb", "tensorboard", "mlflow")
+_Tool = Literal["wandb", "tensorboard", "mlflow"]
+TOOLS: Final = get_args(_Tool)
 
 
 class WandbConfig(SpecSection):
@@ -328,5 +329,8 @@ def _as_mapping(value: Any) -> Any:
     return tools
 
 
-Forward = Annotated[ForwardConfig, BeforeValidator(_as_mapping)]
+Forward = Annotated[
+    ForwardConfig,
+    BeforeValidator(_as_mapping, json_schema_input_type=_Tool | list[_Tool | ForwardConfig] | ForwardConfig),
+]
 """The section in any of its forms."""

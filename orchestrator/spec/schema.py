@@ -1,0 +1,83 @@
+"""The JSON schema of a spec, for editors. Never stricter than the validator, which has all rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from .matrix import axis_fields
+from .model import RunConfig, Spec
+from .slurm_section import PASSED_OPTIONS
+
+_LINK: Final = re.compile(r"\[([^]]+)\]\([^)]*\)")
+_VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
+_TRUTH: Final = {
+    "type": "string",
+    "pattern": r"^([yY]([eE][sS])?|[nN][oO]?|[oO]([nN]|[fF]{2})"
+    r"|[tT]([rR][uU][eE])?|[fF]([aA][lL][sS][eE])?|[01]|\$\{.*)$",
+}
+_LIMITS: Final = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+_SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
+
+
+def spec_schema() -> dict[str, Any]:
+    """Return the schema: every field with its description, values and default, and each field as an axis."""
+    schema: dict[str, Any] = _cleaned(Spec.model_json_schema())
+    models, fields = schema["$defs"], schema["properties"]
+    slurm = models["SlurmConfig"]
+    slurm["properties"] |= dict.fromkeys(sorted(PASSED_OPTIONS), _SCALAR)
+    slurm |= {"additionalProperties": False, "patternProperties": {"-": _SCALAR}}  # `cpus-per-task`, as for sbatch
+    axes: dict[str, Any] = {}
+    points: dict[str, Any] = {}
+    for key, (section, name) in axis_fields().items():
+        place = f"properties/{name}" if section is RunConfig else f"$defs/{section.__name__}/properties/{name}"
+        model = fields if section is RunConfig else models[section.__name__]["properties"]
+        about = {"description": model[name].get("description", "")}
+        axes[key] = {**about, "type": "array", "items": {"anyOf": [{"$ref": f"#/{place}"}, {"type": "object"}]}}
+        points[key] = about
+    entries = {"type": ["array", "null"], "items": {"type": "object", "properties": {"label": {}, **points}}}
+    own = {
+        "include": {**entries, "description": "Further points, or values that are added to points that match."},
+        "exclude": {**entries, "description": "Points that are left out."},
+    }
+    fields["matrix"] |= {"properties": {**axes, **own}, "additionalProperties": {"type": "array"}}
+    schema["type"] = "object"
+    title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A campaign of dscampaign"}
+    return {**title, **{key: value for key, value in schema.items() if key != "title"}}
+
+
+def _cleaned(node: Any) -> Any:
+    """Return a part of pydantic's schema as editors show it; also null, and text that becomes another value."""
+    if isinstance(node, list):
+        return [_cleaned(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    new: dict[str, Any] = {str(_LIMITS.get(key, key)): _cleaned(value) for key, value in node.items()}
+    if isinstance(text := node.get("description"), str):
+        new["description"] = _LINK.sub(r"\1", " ".join(text.split()))
+    if isinstance(properties := node.get("properties"), dict):
+        new["properties"] = {name: _optional(_cleaned(field)) for name, field in properties.items()}
+        new["type"] = ["object", "null"]
+    if new.get("type") == "boolean":
+        return _either(new, [{"type": "boolean"}, {"enum": [0, 1]}, _TRUTH])
+    if new.get("type") == "string" and "enum" in new:
+        return _either(new, [{"enum": new["enum"]}, _VARIABLE])
+    return new
+
+
+def _either(node: dict[str, Any], forms: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if key not in ("type", "enum")} | {"anyOf": forms}
+
+
+def _optional(field: dict[str, Any]) -> dict[str, Any]:
+    """Return a field that may be empty, without a default that shows nothing."""
+    about = {key: field[key] for key in ("description", "default") if field.get(key) not in (None, {}, [])}
+    if isinstance(about.get("default"), dict):
+        del about["default"]
+    bare = {key: value for key, value in field.items() if key not in ("title", "description", "default")}
+    if "$ref" in bare:
+        return {**about, **bare}  # a section, which may be null
+    if isinstance(kind := bare.get("type"), str):
+        return {**about, **bare, "type": [kind, "null"]}
+    forms = [form for form in bare.pop("anyOf", ()) if form != {"type": "null"}]
+    return {**about, **bare, **({"anyOf": [*forms, {"type": "null"}]} if forms else {})}
