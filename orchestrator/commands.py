@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SPEC: Final = "SPEC"
 """Stands for the spec of the running command and its overrides."""
 
-_CARRIED: Final = frozenset({"command line", "spec"})
+CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""
 
 _WITHOUT_PLACE: Final = frozenset({"completion", "diagnose", "init", "validate"})
@@ -67,7 +67,7 @@ def typed(verb: str, *words: str) -> str:
 
 def _place(settings: Settings) -> Iterator[str]:
     for origin in settings.shown:
-        if origin.name in ("dir", "store") and origin.source in _CARRIED:
+        if origin.name in ("dir", "store") and origin.source in CARRIED:
             file = origin.value.removeprefix(_FILE)
             yield f"--{origin.name}"
             yield f"{_FILE}{Path(file).absolute()}" if file and file != origin.value else origin.value

@@ -17,7 +17,23 @@ from .user_files import expanded
 
 FILE_NAME: Final = "campaign.toml"
 
-_DEFAULTS: Final = {"dir": "./campaign", "store": "", "ask_above_runs": "20", "ask_above_gpu_hours": "100"}
+_DEFAULTS: Final = {
+    "dir": "./campaign",
+    "store": "",
+    "ask_above_runs": "20",
+    "ask_above_gpu_hours": "100",
+    "detach": "yes",
+}
+_SWITCH: Final = {
+    "yes": True,
+    "true": True,
+    "on": True,
+    "1": True,
+    "no": False,
+    "false": False,
+    "off": False,
+    "0": False,
+}
 _IN_SPEC: Final = frozenset({"dir", "store"})
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -39,6 +55,7 @@ class Settings:
         dir: the shared folder, absolute.
         store: the database's URL; it may contain a password, so never print it as is.
         ask_above_runs, ask_above_gpu_hours: a larger submission needs confirmation.
+        detach: whether a job of its own goes on reconciling, where it can.
         origins: every value with its source, in the order of the documentation.
     """
 
@@ -46,6 +63,7 @@ class Settings:
     store: str
     ask_above_runs: int
     ask_above_gpu_hours: float
+    detach: bool
     origins: tuple[Setting, ...]
 
     @property
@@ -100,6 +118,7 @@ def resolve(
         store=settings["store"].value,
         ask_above_runs=int(_number(settings["ask_above_runs"])),
         ask_above_gpu_hours=_number(settings["ask_above_gpu_hours"]),
+        detach=_switch(settings["detach"]),
         origins=tuple(settings.values()),
     )
 
@@ -168,9 +187,16 @@ def _read(path: Path) -> dict[str, str]:
         if name not in _DEFAULTS:
             hint = did_you_mean(name, _DEFAULTS, f"the settings are {', '.join(_DEFAULTS)}")
             raise UserError(f"{path}: {name}: unknown setting", hint)
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if (isinstance(value, bool) and name != "detach") or not isinstance(value, str | int | float):
             raise UserError(f"{path}: {name}: expected one value")
     return {name: str(value) for name, value in values.items()}
+
+
+def _switch(setting: Setting) -> bool:
+    if setting.value.lower() not in _SWITCH:
+        message = f"{setting.name}: {setting.value!r} is neither yes nor no"
+        raise UserError(message, f"it comes from: {setting.source}")
+    return _SWITCH[setting.value.lower()]
 
 
 def _number(setting: Setting) -> float:

@@ -42,6 +42,7 @@ from dscampaign.orchestrator.spec.sections import (
     ForwardConfig,
     MlflowConfig,
     PruneConfig,
+    ReconcilerConfig,
     RetentionConfig,
     RetryConfig,
     RetryRule,
@@ -105,9 +106,10 @@ it was.
 | `store` | `--store` | `CAMPAIGN_STORE` | `sqlite:///{dir}/campaign.db` |
 | `ask_above_runs` | | `CAMPAIGN_ASK_ABOVE_RUNS` | `20` |
 | `ask_above_gpu_hours` | | `CAMPAIGN_ASK_ABOVE_GPU_HOURS` | `100` |
+| `detach` | `--detach` | `CAMPAIGN_DETACH` | `yes` |
 
 `submit` and `retry --all` ask for confirmation above these limits, `submit` also before it ends a run. Without a
-terminal they need `--yes`.
+terminal they need `--yes`. `detach`: [a job keeps retrying](cluster.md#keeping-a-reconciler-running).
 """
 
 
@@ -183,6 +185,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "prune": PruneConfig,
     "screen": ScreenConfig,
     "retention": RetentionConfig,
+    "reconciler": ReconcilerConfig,
     "limits": LimitsConfig,
     "forward": ForwardConfig,
     "forward.wandb": WandbConfig,

@@ -45,6 +45,7 @@ settings.load_profile("any-machine")
 def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what it puts into the background deaf to Ctrl-C, and some tests send one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["CAMPAIGN_DETACH"] = "no"  # only the tests of that leave a reconciler behind
     gc.disable()  # until all tests are collected
     if config.getoption("--pure"):
         sys.modules.update(dict.fromkeys(NOT_PURE))  # type: ignore[arg-type] # to import them is an error now

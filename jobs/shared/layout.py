@@ -40,6 +40,9 @@ MARKER: Final = "campaign.json"
 BY_HAND: Final = "by-hand"
 """The folder in a campaign's for the runs that scripts of `campaign render` make."""
 
+RECONCILER: Final = ".reconciler"
+"""The folder in `dir` of the reconciler that runs detached: no campaign can have this name."""
+
 FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
 

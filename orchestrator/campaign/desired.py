@@ -62,6 +62,7 @@ class Submission:
         values = {
             name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
         }
+        values["reconciler"] = self.spec.reconciler.options(self.spec.slurm)
         return {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | values
 
     def codes(self, *, make: bool) -> CodeCopies:

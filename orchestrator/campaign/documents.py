@@ -33,7 +33,7 @@ from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
 from .selection import Selection
-from .status import CampaignStatus, read_status, with_final_figures
+from .status import CampaignStatus, read_status, with_final_figures, with_queue
 from .titles import codes_text
 
 RECENT_EVENTS = 20
@@ -150,7 +150,7 @@ class Documents(Sequence[dict[str, Any]]):
 
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
     """Return the status of a campaign, with all its runs or the chosen ones."""
-    status = with_final_figures(store, read_status(store, campaign))
+    status = with_queue(store, with_final_figures(store, read_status(store, campaign)))
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
         attempts = queries.attempts_by_run(conn, campaign.id)
@@ -170,6 +170,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "now_s": status.now_s,
         "left_s": status.all_left_s,
         "reconciler": _reconciler(status.reconciler),
+        "retries": _retries(status),
         **status.counted.document(),
         "runs": Documents((status.of(chosen) if chosen else status).runs, of_run),
     }
@@ -288,6 +289,12 @@ def _run_of_status(
         "forwarded": _forwarded(forwards),
         "attempts": [{name: getattr(attempt, name) for name in _ATTEMPT} for attempt in attempts],
     }
+
+
+def _retries(status: CampaignStatus) -> dict[str, Any]:
+    holder, waiting = status.acting, status.queue or {}
+    job_id = holder.job if holder else next(iter(waiting), "")
+    return {"on": holder is not None, "job_id": job_id or None, "job_state": waiting.get(job_id)}
 
 
 def _reconciler(lease: Lease | None) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.files.ours import Part, PartOf, Place, walk
 from dscampaign.files.ownership import group_name, user_name
 from dscampaign.files.private_files import close_file, drop_lists, has_access_list, open_file
-from dscampaign.jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
+from dscampaign.jobs.shared.layout import BY_HAND, MARKER, RECONCILER, AttemptPaths, Beside, CampaignPaths
 from dscampaign.jobs.shared.sharing import Sharing
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, some
@@ -144,7 +144,11 @@ def _is_campaign_s(place: Path) -> bool:
 
 def _is_closed_folder(place: Path) -> bool:
     info = place.lstat()
-    return place.name in (BY_HAND, Beside.DATA, Beside.CODE) and stat.S_ISDIR(info.st_mode) and not info.st_mode & 0o077
+    return (
+        place.name in (BY_HAND, RECONCILER, Beside.DATA, Beside.CODE)
+        and stat.S_ISDIR(info.st_mode)
+        and not info.st_mode & 0o077
+    )
 
 
 def _is_private(folder: Path, gid: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,27 +52,6 @@ def render_run(submission: Submission, run: Run) -> str:
         "training": [shlex.join([launch.RANK_SCRIPT, *payload.command])],
     }
     return render("run.sbatch", values)
-
-
-def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
-    """Return a job that reconciles the campaign until it is settled; it resubmits `script` before its time limit.
-
-    `store` is a URL without a password, `time` the limit of one such job in Slurm's form.
-    """
-    spec = submission.spec
-    command = ["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store]
-    options = {"partition": spec.slurm.partition, "account": spec.slurm.account, "qos": spec.slurm.qos}
-    values: dict[str, Value] = {
-        "name": f"reconcile-{spec.name}",
-        "script": script.absolute(),
-        "log": script.absolute().with_suffix(".log"),
-        "time": time,
-        "options": [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value],
-        "workdir": submission.workdir,
-        "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
-        "reconcile": [shlex.join(command)],
-    }
-    return render("reconciler.sbatch", values)
 
 
 def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:

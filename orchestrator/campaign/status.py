@@ -21,9 +21,10 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count, figure, html_table
-from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name, looked_s
+from dscampaign.orchestrator.reconcile.lease import STANDING, LeaseHolder, lease_name, looked_s
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
+from .detach import jobs_in_queue
 from .selection import RunCounts, Selection
 from .titles import titles_of
 
@@ -60,6 +61,8 @@ class CampaignStatus:
     Attributes:
         first_micro_batch: by run id, the first of its present configuration; only of retried runs.
         reconciler: the campaign's lease, current or last.
+        standing: likewise the lease of the process that looks after all campaigns.
+        queue: states of detached reconcilers in Slurm's queue, by job id; None if they are not known.
         rules: by run id, the rule that found why it failed or is held.
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
         sources: by run id, where its metrics come from, of runs whose script does not report them.
@@ -77,6 +80,8 @@ class CampaignStatus:
     all_left_s: float | None = None
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
+    standing: Lease | None = None
+    queue: Mapping[str, str] | None = None
 
     def of(self, chosen: Selection) -> Self:
         """The status with these runs alone."""
@@ -126,8 +131,19 @@ class CampaignStatus:
     @property
     def reconciled_now(self) -> bool:
         """Whether a reconciler is active: it has the lease and is not known to have died."""
-        lease = self.reconciler
-        return lease is not None and lease.expires_s > self.now_s and not LeaseHolder.parse(lease.holder).dead
+        return self.acting is not None
+
+    @property
+    def acting(self) -> LeaseHolder | None:
+        """The active reconciler."""
+        current = [lease for lease in (self.standing, self.reconciler) if lease and lease.expires_s > self.now_s]
+        for holder, name in ((LeaseHolder.parse(lease.holder), lease.name) for lease in current):
+            begins = name == STANDING and holder.starts
+            gone = holder.job and self.queue is not None and holder.job not in self.queue
+            if not (begins or gone or holder.dead):
+                return holder
+        running = [job_id for job_id, state in (self.queue or {}).items() if state == "RUNNING"]
+        return LeaseHolder.of_job(running[0]) if running else None  # it begins, or it is between two passes
 
     @property
     def seen_now(self) -> bool:
@@ -218,6 +234,14 @@ def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:
     return replace(status, titles=titles_of(params))
 
 
+def with_queue(store: Store, status: CampaignStatus) -> CampaignStatus:
+    """Return the status with the detached reconcilers in Slurm's queue, if their states matter."""
+    holder = status.acting
+    if status.settled or status.campaign.executor != "slurm" or (holder and not holder.job):
+        return status
+    return replace(status, queue=jobs_in_queue(store))
+
+
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
     """Read a campaign's status in a single transaction."""
     with store.read() as conn:
@@ -233,6 +257,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             runs=tuple(rows),
             first_micro_batch=_first_micro_batch(conn, campaign.id, rows),
             reconciler=queries.read_lease(conn, lease_name(campaign.id)),
+            standing=queries.read_lease(conn, STANDING),
             now_s=now_s,
             left_s=left_s,
             all_left_s=all_left_s,

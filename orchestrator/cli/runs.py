@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.selection import Selection
+    from dscampaign.orchestrator.settings import Settings
 
 
 @verb
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
 @set_option
 @yes_option
 @click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
+@click.option(
+    "--detach/--no-detach",
+    default=None,
+    help="Leave retries to a job, or on this host to a process.  [default: to a job, if the store can be opened there]",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @store_options
 @json_option
@@ -52,6 +58,7 @@ def submit(
     sets: Sequence[str],
     yes: bool,
     watch: bool,
+    detach: bool | None,
     dry_run: bool,
     place: PlaceOptions,
     as_json: bool,
@@ -59,7 +66,8 @@ def submit(
     """Submit the runs of a spec that are not in the store yet.
 
     Shows the plan, asks for confirmation if it is large, and submits new runs: submitting again is safe. A finished run
-    with more steps in the spec continues from its last checkpoint if its learning rate is constant.
+    with more steps in the spec continues from its last checkpoint if its learning rate is constant. A small job then
+    retries what fails, for all campaigns of the store, if its node can open the store: nothing has to stay open.
 
     Examples:
       campaign submit campaign.yaml --yes --watch
@@ -70,15 +78,20 @@ def submit(
 
     if dry_run:
         return int(ctx.invoke(plan_verb, spec=spec, sets=sets, **place._asdict(), json=as_json))
+    if watch and detach:
+        raise UserError("--watch or --detach, not both")
     with progress_shown(quiet=as_json):
         read = read_submission(spec, sets, place)
+        settings = read[1].settings
         recorded = _record(*read, yes=yes)
         del read
     if recorded is None:
         echo_err("nothing was submitted")
         return EXIT_FAILED
     with terminated_as_interrupted():
-        return _watch(*recorded, None, as_json) if watch else _one_pass(*recorded, as_json)
+        if watch:
+            return _watch(*recorded, None, as_json)
+        return _one_pass(*recorded, as_json, then=Detaching(settings, detach))
 
 
 def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[Store, CampaignRow] | None:
@@ -107,12 +120,19 @@ def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[S
 @verb
 @campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
+@click.option("--detach", is_flag=True, help="Leave it to a job, or on this host to a process.")
 @click.option("--all-campaigns", "everything", is_flag=True, help="Drive every campaign that is not settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
 @store_options
 @json_option
 def reconcile(
-    name: str | None, watch: bool, everything: bool, interval: float | None, place: PlaceOptions, as_json: bool
+    name: str | None,
+    watch: bool,
+    detach: bool,
+    everything: bool,
+    interval: float | None,
+    place: PlaceOptions,
+    as_json: bool,
 ) -> int:
     """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
 
@@ -127,6 +147,8 @@ def reconcile(
 
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
+    if detach and (watch or everything):
+        raise UserError(f"--detach or {'--watch' if watch else '--all-campaigns'}, not both", "it drives all campaigns")
     if everything:
         from .watch import reconcile_all
 
@@ -136,7 +158,8 @@ def reconcile(
     opened, campaign = open_campaign(place, name)
     if watch:
         return _watch(opened, campaign, interval, as_json)
-    return _one_pass(opened, campaign, as_json, report_unsettled=True)
+    then = Detaching(locate(place, [name]).settings, True) if detach else None
+    return _one_pass(opened, campaign, as_json, report_unsettled=not detach, then=then)
 
 
 @verb
@@ -215,7 +238,8 @@ def retry(
     if not plan.again and plan.may_follow:
         word, note = plan.may_follow
         echo_next(f"{typed('retry', campaign.name, word)}, {note}")
-    return _one_pass(opened, campaign, as_json, changed=bool(plan.again))
+    then = Detaching(locate(place, words).settings, None) if plan.again else None
+    return _one_pass(opened, campaign, as_json, changed=bool(plan.again), then=then)
 
 
 def _one_pass(
@@ -226,6 +250,7 @@ def _one_pass(
     report_unsettled: bool = False,
     cancelled: str = "",
     changed: bool = True,
+    then: Detaching | None = None,
 ) -> int:
     """Run one pass, printed line by line, then print the status; return the exit code.
 
@@ -233,13 +258,24 @@ def _one_pass(
         report_unsettled: let the exit code show that runs are not settled yet.
         cancelled: the command that resumes the cancelled runs; a second pass sees that their jobs have ended.
         changed: whether another reconciler has anything to apply.
+        then: whether to start a reconciler that goes on.
     """
+    from dscampaign.orchestrator.campaign.status import read_status, with_queue
+
+    from .pages.status import retries_line
     from .watch import print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))
+    if then and not status.settled and then.start(store, campaign):
+        status = read_status(store, campaign)
+    status = with_queue(store, status)
     whole = print_end(status, store, as_json, brief=True)
-    if not whole and not status.settled and not status.reconciled_now:
-        echo_next(typed("reconcile", campaign.name, "--watch"))
+    goes_on = status.acting or status.queue
+    if then and not status.settled and goes_on:
+        echo_err(retries_line(status))
+        echo_next(f"{typed('status', campaign.name)}   (nothing has to stay open)")
+    elif not whole and not status.settled and not goes_on:
+        echo_next(f"{typed('reconcile', campaign.name, '--detach')}   (jobs run on; until then none is retried)")
     elif cancelled:
         echo_next(f"{cancelled}   (to resume it later)")
     if troubled:
@@ -247,6 +283,27 @@ def _one_pass(
     if not status.settled:
         return EXIT_UNSETTLED if report_unsettled else EXIT_OK
     return EXIT_OK if status.all_completed else EXIT_FAILED
+
+
+class Detaching(NamedTuple):
+    """The wish for a reconciler that goes on: as the user `asked`, or else by default, if it can be a job."""
+
+    settings: Settings
+    asked: bool | None
+
+    def start(self, store: Store, campaign: CampaignRow) -> bool:
+        """Start it, unless there is one; return whether there is. By default, only report why there is none."""
+        from dscampaign.orchestrator.campaign import detach
+
+        try:
+            if self.asked or (self.asked is None and self.settings.detach and detach.runs_as_job(store, campaign)):
+                detach.detach(store, campaign, self.settings)
+                return True
+        except UserError as error:
+            if self.asked:
+                raise
+            echo_err(f"note: {error.message}{f' ({error.hint})' if error.hint else ''}")
+        return False
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:

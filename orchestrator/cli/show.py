@@ -69,7 +69,7 @@ def status(
     """
     from dscampaign.orchestrator.campaign.documents import status_document
     from dscampaign.orchestrator.campaign.selection import campaigns_of, select
-    from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_titles
+    from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_queue, with_titles
 
     from .pages.status import status_page
 
@@ -83,7 +83,7 @@ def status(
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
-    campaign_status, page = read_status(opened, campaign), page_for(sys.stdout)
+    campaign_status, page = with_queue(opened, read_status(opened, campaign)), page_for(sys.stdout)
     shown = campaign_status.of(chosen)
     if chosen and not shown.runs:
         echo_err(chosen.none(campaign.name))

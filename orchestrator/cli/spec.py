@@ -50,7 +50,6 @@ def warn_of_other_store(location: Location) -> None:
 
 
 SMOKE: Final = "smoke"
-RECONCILER_TIME: Final = "1-0"
 
 
 @verb
@@ -213,29 +212,19 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
 @spec_argument
 @click.argument("run", required=False)
 @click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
-@click.option("--reconciler", is_flag=True, help="Write a job that reconciles the campaign instead.")
 @set_option
 @store_options
-def render(
-    spec: Path, run: str | None, output: Path | None, reconciler: bool, sets: Sequence[str], place: PlaceOptions
-) -> int:
-    """Write a batch script for a run, or for the reconciler.
+def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str], place: PlaceOptions) -> int:
+    """Write a batch script for a run.
 
-    The script of a run needs neither the store nor the reconciler, and writes to a folder of its own.
+    The script needs neither the store nor the reconciler, and writes to a folder of its own.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch
-      campaign render campaign.yaml --reconciler --output reconcile.sbatch && sbatch reconcile.sbatch
     """
-    from dscampaign.orchestrator.campaign.standalone import render_reconciler, render_run
+    from dscampaign.orchestrator.campaign.standalone import render_run
 
-    submission, location = read_submission(spec, sets, place)
-    if reconciler:
-        if output is None or run:
-            raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add --output FILE")
-        place_of_store = location.settings.store_without_password
-        _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output)
-        return EXIT_OK
+    submission, _ = read_submission(spec, sets, place)
     _hand_over(render_run(submission, _chosen(run, submission.runs)), output)
     return EXIT_OK
 

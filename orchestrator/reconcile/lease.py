@@ -13,11 +13,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -39,6 +39,13 @@ RENEWED_SHARE = 0.25
 """Share of that time after which the lease is renewed between two steps."""
 
 
+STANDING: Final = "reconciler"
+"""Name of the lease of the process that looks after all campaigns of the store, also those that are yet to come."""
+
+JOB_PREFIX: Final = "dscampaign-reconciler-"
+"""Begins the name of the job of a detached reconciler."""
+
+
 class LeaseHeld(UserError):
     """Another reconciler has the lease. Nothing is wrong: it does the same work."""
 
@@ -56,7 +63,10 @@ def looked_s(conn: Connection, now_s: float, campaign_id: int) -> float:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles, kept by the store as `host:pid:id`; the id is unique where a pid is reused."""
+    """A process that reconciles, kept by the store as `host:pid:id`; the id is unique where a pid is reused.
+
+    In the job of a detached reconciler the id ends in `.` and the job's id.
+    """
 
     host: str
     pid: str
@@ -65,7 +75,18 @@ class LeaseHolder:
     @classmethod
     def me(cls) -> Self:
         """Return this process, as one of its reconcilers."""
-        return cls(socket.gethostname(), str(os.getpid()), uuid.uuid4().hex[:8])
+        return cls(socket.gethostname(), str(os.getpid()), f"{uuid.uuid4().hex[:8]}{_own_job()}")
+
+    @classmethod
+    def standing(cls) -> Self:
+        """Return this process, as the holder of `STANDING`: its starter can name it, too."""
+        job = _own_job()
+        return cls("", "", job) if job else cls(socket.gethostname(), str(os.getpid()), "")
+
+    @classmethod
+    def of_job(cls, job_id: str) -> Self:
+        """Return the holder of `STANDING` in a job."""
+        return cls("", "", f".{job_id}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -77,9 +98,29 @@ class LeaseHolder:
         return f"{self.host}:{self.pid}:{self.id}"
 
     @property
+    def job(self) -> str:
+        """The id of its job; "" for a process that is not a detached reconciler in a job."""
+        return self.id.partition(".")[2]
+
+    @property
+    def starts(self) -> bool:
+        """Of the holder of `STANDING`: whether it is about to start the process that is to have it."""
+        return bool(self.id) and not self.job
+
+    @property
+    def shown(self) -> str:
+        """`job 4711`, or `pid 4242 on login7`."""
+        return f"job {self.job}" if self.job else f"pid {self.pid} on {self.host}"
+
+    @property
     def dead(self) -> bool:
         """Whether it is known to have died: it ran on this host, which has no such process."""
         return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
+
+
+def _own_job() -> str:
+    mine = os.environ.get("SLURM_JOB_NAME", "").startswith(JOB_PREFIX)
+    return f".{os.environ.get('SLURM_JOB_ID', '')}" if mine else ""
 
 
 @dataclass
@@ -150,18 +191,30 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
     name = lease_name(campaign.id)
     with store.write() as conn:
         _require_schema(conn)
-        epoch = queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S)
-        held = None if epoch else queries.read_lease(conn, name)
-        if held and LeaseHolder.parse(held.holder).dead:
-            queries.release_lease(conn, name, held.epoch)
-            epoch = queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S)
+        epoch, other = acquire(conn, name, holder)
     if epoch is None:
-        other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
         raise LeaseHeld(
-            f"campaign {campaign.name} is being reconciled by process {other.pid} on {other.host}",
+            f"campaign {campaign.name} is being reconciled by {other.shown}",
             "it applies the change on its next pass; if it has died, another can take over within two minutes",
         )
     return FencedWriter(store, name, epoch, campaign.id)
+
+
+def acquire(
+    conn: Connection, name: str, holder: LeaseHolder, gone: Collection[str] = ()
+) -> tuple[int | None, LeaseHolder]:
+    """Take or renew a lease, also from a process that died, or from a job that is `gone`.
+
+    Return its epoch, or None and its present holder.
+    """
+    if epoch := queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S):
+        return epoch, holder
+    held = queries.read_lease(conn, name)
+    other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
+    if held and (other.dead or other.job in gone):
+        queries.release_lease(conn, name, held.epoch)
+        return queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S), other
+    return None, other
 
 
 def _require_schema(conn: Connection) -> None:
@@ -177,6 +230,11 @@ def _require_schema(conn: Connection) -> None:
 def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder, after_s: float = 0.0) -> None:
     """Release the lease, if this process still has it, at once or after so long."""
     with store.write() as conn:
-        lease = queries.read_lease(conn, lease_name(campaign.id))
-        if lease and lease.holder == str(holder):
-            queries.release_lease(conn, lease.name, lease.epoch, after_s)
+        release(conn, lease_name(campaign.id), holder, after_s)
+
+
+def release(conn: Connection, name: str, holder: LeaseHolder, after_s: float = 0.0) -> None:
+    """Release a lease, if this holder still has it, at once or after so long."""
+    lease = queries.read_lease(conn, name)
+    if lease and lease.holder == str(holder):
+        queries.release_lease(conn, name, lease.epoch, after_s)

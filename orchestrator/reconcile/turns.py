@@ -4,6 +4,9 @@ A process has a campaign's lease for a pass. After it the lease lasts until the 
 processes there are, Slurm is asked about a campaign once per interval. Nothing is assigned to a process, so nothing
 has to be shared out again when one comes, goes or dies: it has a single campaign, whose lease runs out or, if it died
 on this host, is taken over at once.
+
+One that watches also holds the lease `STANDING`, so that `submit` knows that somebody will take up its campaign. It
+releases that in the transaction that sees that nothing is left to do.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease
@@ -20,7 +26,7 @@ from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import Unreachable, UserError
 
-from .lease import LEASE_TTL_S, LeaseHeld, LeaseHolder, lease_name
+from .lease import LEASE_TTL_S, RENEWED_SHARE, STANDING, LeaseHeld, LeaseHolder, acquire, lease_name, release
 from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
 from .origin import Origin
 
@@ -79,6 +85,7 @@ class Turns:
         self._reconcilers: dict[tuple[int, float], Reconciler] = {}  # an id may come back
         self._unfinished: set[int] = set()
         self._rests_until_s: dict[int, float] = {}
+        self._standing, self._stood_s = LeaseHolder.standing(), -math.inf
 
     def one_round(self) -> Iterator[Outcome]:
         """Make one pass on each campaign that no other process has, or has looked after since this was called."""
@@ -105,6 +112,9 @@ class Turns:
                     self._rests_until_s.clear()
                     self.close()
                 before_s = now_s
+                if not turns and self._is_over():
+                    return
+                self._stand()
             except AWAY as exc:
                 if not has_run:
                     raise
@@ -112,12 +122,11 @@ class Turns:
                 sleep(SLURM_POLL_S)
                 continue
             has_run = True
-            if not turns:
-                return
             turn = next_turn(turns, now_s)
-            if turn is None:
+            if turn is None and turns:
                 first_s = min(turn.due_s for turn in turns) - now_s
                 sleep(min(max(first_s, LEAST_SLEEP_S), SLURM_POLL_S))
+            if turn is None:
                 continue
             then_s = self._interval_of(turn.campaign)
             self._rests_until_s[turn.campaign.id] = now_s + then_s  # also if the pass gets no lease to put off
@@ -127,13 +136,36 @@ class Turns:
         """Release all leases, so that others can go on at once."""
         for reconciler in self._reconcilers.values():
             reconciler.close()
+        if self._stood_s > -math.inf:
+            self._stood_s = -math.inf
+            with suppress(*AWAY, SchemaMismatch), self._store.write() as conn:
+                release(conn, STANDING, self._standing)
+
+    def _stand(self) -> None:
+        """Take or renew the lease `STANDING`, if it is time to and no other process has it."""
+        if time.monotonic() - self._stood_s > RENEWED_SHARE * LEASE_TTL_S:
+            with self._store.write() as conn:
+                acquire(conn, STANDING, self._standing)
+            self._stood_s = time.monotonic()
+
+    def _is_over(self) -> bool:
+        """Return whether nothing is left, and release `STANDING`: a later `submit` finds it free, or waits for this."""
+        with self._store.write() as conn:
+            release(conn, STANDING, self._standing)  # first: it locks the row
+            if left := bool(self._left(conn, queries.list_campaigns(conn))):
+                acquire(conn, STANDING, self._standing)
+        return not left
+
+    @staticmethod
+    def _left(conn: Connection, campaigns: Sequence[CampaignRow]) -> set[int]:
+        lacking = queries.lacking_variables(conn)
+        complete = {row.id for row in campaigns if not Origin.of(row.provenance).missing(os.environ)}
+        return queries.unsettled_campaigns(conn) | (lacking & complete)
 
     def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
         with self._store.read() as conn:
             now_s, campaigns = self._store.now(conn), queries.list_campaigns(conn)
-            lacking = queries.lacking_variables(conn)
-            complete = {row.id for row in campaigns if not Origin.of(row.provenance).missing(os.environ)}
-            left = queries.unsettled_campaigns(conn) | (lacking & complete)
+            left = self._left(conn, campaigns)
             leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in campaigns if row.id in left}
         self._unfinished &= {row.id for row in campaigns}
         turns = [

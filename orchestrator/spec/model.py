@@ -36,6 +36,7 @@ from .sections import (
     ForwardConfig,
     Metrics,
     PruneConfig,
+    ReconcilerConfig,
     RetentionConfig,
     RetryConfig,
     ScreenConfig,
@@ -369,6 +370,8 @@ class Spec(RunConfig):
     """[Short runs](#screening) that choose which points run in full."""
     retention: RetentionConfig | None = None
     """How `campaign db prune` thins old metrics."""
+    reconciler: ReconcilerConfig = ReconcilerConfig()
+    """The job that retries while you are away."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -1,4 +1,4 @@
-"""Sections of a spec: `retry`, `prune`, `screen`, `metrics`, `retention`, `deepspeed`, `container`, `forward`."""
+"""Sections of a spec: `retry`, `prune`, `screen`, `metrics`, `reconciler`, `deepspeed`, `container`, `forward`, ..."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dscampaign.orchestrator.formatting import shorten
 from dscampaign.orchestrator.user_files import expanded
 
 from .field_types import Count, EnvText, Hint, Line, Name, Real, SpecSection, Text, Variable, Whole
-from .slurm_section import SlurmTime
+from .slurm_section import SlurmConfig, SlurmTime
 
 ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
@@ -174,6 +174,24 @@ class RetentionConfig(SpecSection):
     """Keep one step, and one sample of each GPU, in so many."""
     after_days: Annotated[Real, Field(ge=0, le=36_500)] = 30.0
     """Days since the run's last attempt ended."""
+
+
+class ReconcilerConfig(SpecSection):
+    """The job that [retries while you are away](cluster.md#keeping-a-reconciler-running): one core, 2 GB."""
+
+    partition: Text | None = None
+    """Default: that of `slurm`, with its qos."""
+    account: Text | None = None
+    """Default: that of `slurm`."""
+    qos: Text | None = None
+    """Default: that of `slurm`, unless partition is given."""
+    time: SlurmTime | None = None
+    """Time limit; before it a successor takes over. Default: a day, or the partition's limit."""
+
+    def options(self, slurm: SlurmConfig) -> dict[str, str]:
+        """Return the options of sbatch."""
+        same = {"partition": slurm.partition, "account": slurm.account, "qos": None if self.partition else slurm.qos}
+        return {name: value for name, value in {**same, **self.model_dump(exclude_none=True)}.items() if value}
 
 
 _MAPPINGS: Final = {

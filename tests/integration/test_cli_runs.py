@@ -82,7 +82,7 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     out, err = capsys.readouterr()
     assert "Plan: 2 to submit, 0 kept, 0 to cancel · on this machine, 2 at a time" in err
     assert re.search(r"depth-1: submitted as job local-\S+, attempt 1\n", err)
-    assert "next: campaign reconcile demo --watch" in err
+    assert "next: campaign reconcile demo --detach" in err
     assert out == "demo · 2 runs: 2 queued\n"
 
     assert main(["reconcile", "--watch"]) == 1
@@ -127,7 +127,7 @@ def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, ca
     place.write("exec sleep 60", "[1, 2]")
     capsys.readouterr()
     assert main(["submit", spec]) == 0
-    assert "being reconciled by process 4242 on login7" in capsys.readouterr().err
+    assert "being reconciled by pid 4242 on login7" in capsys.readouterr().err
     assert main(["reconcile"]) == 8
     assert place.states(capsys)["depth-2"] == "pending"
     with store.write() as conn:

@@ -12,12 +12,10 @@ from dscampaign import sbatch
 SCRIPTS = ("prologue.sh", "run.sbatch", "reconciler.sbatch")
 RECONCILER: dict[str, sbatch.Value] = {
     "name": "reconcile-demo",
-    "time": "7-0",
     "log": Path("/shared/my logs/reconciler.log"),
     "script": Path("/shared/it's here.sbatch"),
     "workdir": Path("/my project"),
     "options": ["--account=physics", "--partition=cpu"],
-    "setup": ["module load python", "export A={{name}}"],
     "reconcile": ["campaign reconcile demo --watch"],
 }
 RUN: dict[str, sbatch.Value] = {
@@ -56,14 +54,6 @@ def test_a_missing_or_an_unknown_value_is_an_error() -> None:
         sbatch.render("reconciler.sbatch", {key: value for key, value in RECONCILER.items() if key != "script"})
     with pytest.raises(ValueError, match="no placeholder nmae"):
         sbatch.render("reconciler.sbatch", RECONCILER | {"nmae": "x"})
-
-
-def test_the_scrontab_line_runs_one_pass() -> None:
-    values: dict[str, sbatch.Value] = {"name": "r", "log": "/r.log", "options": [], "reconcile": ["campaign reconcile"]}
-    values |= {"workdir": Path("/my project"), "environment": Path("/shared/env.sh")}
-    lines = sbatch.render("scrontab", values).splitlines()
-    assert lines[-1] == "*/5 * * * * cd '/my project' && . /shared/env.sh && campaign reconcile"
-    assert all(line.startswith("#") for line in lines[:-1])
 
 
 def test_the_prologue_keeps_what_the_user_set() -> None:

@@ -317,21 +317,29 @@ def _footer(status: CampaignStatus) -> list[str]:
     if status.settled:
         measured = any(run.step is not None for run in status.runs)
         return [f"next: {typed('report', status.campaign.name)}"] if measured else []
-    lease, command = status.reconciler, f"`{typed('reconcile', status.campaign.name, '--watch')}`"
-    until = f"failures are not retried until you run {command}."
-    holder = LeaseHolder.parse(lease.holder) if lease else None
-    if lease and holder and status.reconciled_now:
-        line = f"Auto-retry is active (pid {holder.pid} on {holder.host})."
-    elif lease and holder and lease.expires_s > status.now_s:
-        line = f"The reconciler (pid {holder.pid}) has died; {until}"
-    elif lease is None or lease.asked_s is None:
-        return [f"Not reconciled yet. Run {command}."]
-    else:
-        line = f"Reconciled {_ago(status.now_s - lease.asked_s)}. Jobs keep running; {until}"
+    lease, line = status.reconciler, retries_line(status)
+    if lease is None or lease.asked_s is None:
+        return [line]
     if status.executor_silent:
         since = f"for {duration(status.now_s - lease.heard_s)}" if lease.heard_s else "yet"
         return [line, f"Slurm has not answered {since}, so states are out of date: {clean(lease.trouble)}"]
     return [line, *([f"The last pass met a problem: {clean(lease.trouble)}"] if lease.trouble else [])]
+
+
+def retries_line(status: CampaignStatus) -> str:
+    """Whether failures are retried, by whom, and else how to have that."""
+    if holder := status.acting:
+        return f"retries: on ({holder.shown})"
+    if waiting := next(iter((status.queue or {}).items()), None):
+        return f"retries: on as soon as job {waiting[0]} starts ({waiting[1]})"
+    lease = status.reconciler
+    if lease and lease.expires_s > status.now_s:
+        why = f"the reconciler ({LeaseHolder.parse(lease.holder).shown}) has died"
+    elif lease is None or lease.asked_s is None:
+        why = "not reconciled yet"
+    else:
+        why = f"reconciled {_ago(status.now_s - lease.asked_s)}"
+    return f"retries: off, {why}; start with `{typed('reconcile', status.campaign.name, '--detach')}`"
 
 
 def age_text(status: CampaignStatus) -> str:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.faults.test_submission import write_spec
-from dscampaign.tests.support.campaigns import TEXT, observe, open_store, submit
+from dscampaign.tests.support.campaigns import TEXT
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
-from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, wait_until
 
 pytestmark = pytest.mark.training
 
@@ -48,20 +45,3 @@ def test_one_run_by_hand_trains_without_the_store(
     steps = {line["step"] for text in spool.read_text().splitlines() if "step" in (line := json.loads(text))}
     assert {1, 2, 3} <= steps
     assert not (tmp_path / "campaign.db").exists()
-
-
-def test_the_reconciler_as_a_job_brings_a_campaign_to_its_end(slurm: SlurmCluster, tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, runs=2)
-    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    campaign = submit(spec, tmp_path, store)
-    script = tmp_path / "reconcile.sbatch"
-    assert main(["render", str(spec), "--reconciler", "--output", str(script), "--dir", str(tmp_path)]) == 0
-    job = slurm.run("sbatch", "--parsable", str(script))
-    wait_until(
-        lambda: set(observe(store, campaign).states().values()) == {RunState.COMPLETED},
-        "the campaign",
-        timeout_s=CAMPAIGN_HANGS_S,
-    )
-    assert slurm.wait_job(job) == "COMPLETED"
-    assert "2 completed" in (tmp_path / "reconcile.log").read_text()
-    store.close()

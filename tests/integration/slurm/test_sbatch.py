@@ -57,8 +57,8 @@ def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp
 
 
 def _reconciler(folder: Path, script: Path, reconcile: str) -> dict[str, sbatch.Value]:
-    values: dict[str, sbatch.Value] = {"name": "reconcile-demo", "time": 10, "log": folder / "log", "options": []}
-    return values | {"script": script, "workdir": folder, "setup": [], "reconcile": [reconcile]}
+    values: dict[str, sbatch.Value] = {"name": "reconcile-demo", "log": folder / "log", "options": ["--time=10"]}
+    return values | {"script": script, "workdir": folder, "reconcile": [reconcile]}
 
 
 def _run(folder: Path, python: Path) -> dict[str, sbatch.Value]:

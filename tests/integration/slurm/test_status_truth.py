@@ -123,7 +123,7 @@ def closed(slurm: SlurmCluster) -> Any:
 def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_path: Path) -> None:
     life = Life(closed, tmp_path, "life", KINDS)
     assert {run["state"] for run in life.runs().values()} == {"pending"}
-    assert "Not reconciled yet." in life.page()
+    assert "retries: off, not reconciled yet" in life.page()
 
     life.passes()
     life.until("the reason", lambda runs: all("PartitionDown" in run["reason"] for run in runs.values()))

@@ -300,20 +300,6 @@ def test_a_rendered_script_holds_the_whole_run(spec: Path, tmp_path: Path) -> No
     assert {path.stat().st_mode & 0o777 for path in (run, *run.rglob("*")) if path.is_dir()} == {0o700}
 
 
-def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    script = tmp_path / "reconcile.sbatch"
-    monkeypatch.setenv("CAMPAIGN_STORE", "postgresql://me:secret@db/campaigns")
-    assert main(["render", str(spec), "--reconciler", "--output", str(script)]) == 0
-    text = script.read_text()
-    assert f"sbatch {script}" in text
-    assert "--store postgresql://me@db/campaigns" in text
-    assert "secret" not in text
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert main(["render", str(spec), "--reconciler"]) == 2
-
-
 # -- itself ------------------------------------------------------------------------------------------------------------
 
 

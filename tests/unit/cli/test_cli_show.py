@@ -52,14 +52,14 @@ def test_failures_come_last_with_what_to_type_next(world: World, capsys: Output)
     main(["status"])
     out = capsys.readouterr().out
     assert "bad failed: KeyError: 'x'[bold] · look at x\nnext: campaign explain sweep bad\n" in out
-    assert out.rstrip().endswith("Not reconciled yet. Run `campaign reconcile sweep --watch`.")
+    assert out.rstrip().endswith("retries: off, not reconciled yet; start with `campaign reconcile sweep --detach`")
 
 
 def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
-    assert "Auto-retry is active (pid 4242 on login7)." in capsys.readouterr().out
+    assert "retries: on (pid 4242 on login7)" in capsys.readouterr().out
     main(["explain", "new"])
     assert "reconcile" not in capsys.readouterr().err
     with world.store.write() as conn:
@@ -67,8 +67,8 @@ def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) 
         conn.execute(lease.update().values(holder=holder, asked_s=world.store.now(conn) - 720))
     main(["status"])
     assert (
-        "The reconciler (pid 0) has died; failures are not retried until you run `campaign reconcile sweep --watch`."
-        in capsys.readouterr().out
+        f"retries: off, the reconciler (pid 0 on {socket.gethostname()}) has died; "
+        "start with `campaign reconcile sweep --detach`" in capsys.readouterr().out
     )
     for words in (["explain", "new"], ["recommend"], ["compare", "new", "bad"]):
         main(words)

@@ -88,7 +88,7 @@ def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatu
     assert "7 failed, oom: CUDA out of memory." in page
     assert "next: campaign explain sweep lr-0" in page
     assert "campaign status sweep --all" in page
-    assert "campaign reconcile sweep --watch" in page
+    assert "campaign reconcile sweep --detach" in page
     assert [line for line in lines if line.startswith("lr-0 ")]
 
 

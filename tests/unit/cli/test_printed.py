@@ -95,7 +95,7 @@ def test_next_commands_carry_the_folder_that_was_given(folder: Path, capsys: Out
     assert main(["status", "--dir", str(folder)]) == 0
     out = capsys.readouterr().out
     assert f"next: campaign explain sweep bad --dir '{folder}'\n" in out
-    assert f"`campaign reconcile sweep --watch --dir '{folder}'`" in out
+    assert f"`campaign reconcile sweep --detach --dir '{folder}'`" in out
 
 
 def test_commands_name_the_spec_and_its_overrides_where_they_are_known(folder: Path, capsys: Output) -> None:

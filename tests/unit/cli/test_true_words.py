@@ -85,7 +85,7 @@ def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World
 
 @pytest.mark.parametrize(
     ("ago_s", "said"),
-    [(0, "Reconciled just now."), (60, "Reconciled 1 min ago."), (600, "Reconciled 10 min ago.")],
+    [(0, "reconciled just now;"), (60, "reconciled 1 min ago;"), (600, "reconciled 10 min ago;")],
 )
 def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s: float, said: str) -> None:
     learned(world, asked_s=1_000_000.0)
@@ -95,7 +95,8 @@ def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s
     latest = replace(seen.reconciler, expires_s=1_000_000.0 + ago_s)
     text = status_page(replace(seen, reconciler=latest, now_s=1_000_000.0 + ago_s), Page())
     assert said in text
-    assert "failures are not retried until you run `campaign reconcile sweep --watch`." in text
+    assert "retries: off, " in text
+    assert "; start with `campaign reconcile sweep --detach`" in text
 
 
 @pytest.mark.parametrize("changed", [True, False])
