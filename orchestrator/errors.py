@@ -6,16 +6,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from enum import IntEnum
+from typing import Final, Self, TypeVar
 
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
-EXIT_UNDECIDED: Final = 4
-EXIT_UNSETTLED: Final = 8
-EXIT_BUG: Final = 70
-EXIT_INTERRUPTED: Final = 130
+from dscampaign.db.errors import StoreError
+
+
+class ExitCode(IntEnum):
+    """The exit codes of the command, each with its `meaning`."""
+
+    meaning: str
+
+    OK = 0, "Done."
+    FAILED = 1, "A run or an operation failed, or `compare --fail-if` shows a regression."
+    USAGE = 2, "Wrong usage or a wrong spec: something has to be changed first."
+    UNREACHABLE = 3, "Slurm or the store did not answer. Nothing is lost; trying again is safe."
+    UNDECIDED = 4, "`compare --fail-if` shows neither a regression nor its absence: the repeats are too few."
+    UNSETTLED = 8, "`reconcile` did its pass, and something is left to do."
+    BUG = 70, "A bug of this program, with its traceback."
+    INTERRUPTED = 130, "Interrupted. Jobs go on."
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Make a member of its number and its meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_UNDECIDED, EXIT_UNSETTLED, EXIT_BUG, EXIT_INTERRUPTED = (
+    ExitCode
+)
 
 
 class UserError(Exception):
@@ -72,6 +93,18 @@ def needs_the_extra() -> Iterator[None]:
             raise
         hint = f"`pip install 'dscampaign[{_EXTRAS[module]}]'`"
         raise UserError(f"this needs {module}, which is not installed", hint) from error
+
+
+def exit_code_of(error: Exception) -> ExitCode:
+    """Return the exit code of a command that this error ends."""
+    match error:
+        case UserError():
+            return error.exit_code
+        case StoreError():
+            return ExitCode.UNREACHABLE if error.retryable else ExitCode.USAGE
+        case OSError():
+            return ExitCode.FAILED
+    return ExitCode.BUG
 
 
 FieldPath = tuple[str | int, ...]

@@ -2,6 +2,7 @@
 
   docs/architecture.md  the table of packages, from their docstrings
   docs/cli.md       all of it, from the help of every command
+  docs/schemas/     the schemas of JSON documents, from scripts/documents.py
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
 
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -25,16 +27,7 @@ from pydantic_core import PydanticUndefined
 
 from dscampaign.orchestrator.cli.console import ALIASES
 from dscampaign.orchestrator.cli.main import campaign
-from dscampaign.orchestrator.errors import (
-    EXIT_BUG,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_UNDECIDED,
-    EXIT_UNREACHABLE,
-    EXIT_UNSETTLED,
-    EXIT_USAGE,
-)
+from dscampaign.orchestrator.errors import ExitCode
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
 from dscampaign.orchestrator.spec.sections import (
@@ -51,6 +44,7 @@ from dscampaign.orchestrator.spec.sections import (
     WandbConfig,
 )
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.scripts.documents import documents
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
 END: Final = "<!-- end -->\n"
@@ -69,17 +63,6 @@ _PACKAGES: Final = [
 ]
 """Each imports only those below it."""
 
-_EXIT_CODES = {
-    EXIT_OK: "Done.",
-    EXIT_FAILED: "A run or an operation failed, or `compare --fail-if` shows a regression.",
-    EXIT_USAGE: "Wrong usage or a wrong spec: something has to be changed first.",
-    EXIT_UNREACHABLE: "Slurm or the store did not answer. Nothing is lost; trying again is safe.",
-    EXIT_UNDECIDED: "`compare --fail-if` shows neither a regression nor its absence: the repeats are too few.",
-    EXIT_UNSETTLED: "`reconcile` did its pass, and something is left to do.",
-    EXIT_BUG: "A bug of this program, with its traceback.",
-    EXIT_INTERRUPTED: "Interrupted. Jobs go on.",
-}
-
 _INTRODUCTION = """\
 # The command line
 
@@ -89,10 +72,10 @@ _INTRODUCTION = """\
 goes to standard output, everything else to standard error. `--debug` shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and
 `TERM=dumb` are respected.
 
-`--json` (`-o json`) of commands that read, and of `submit`, `reconcile`, `cancel` and `retry`, prints one document. Its
-fields keep their meaning within a `schema_version`. Numbers that are not finite are the texts `"NaN"`, `"Infinity"` and
-`"-Infinity"`. `counts` has the number of runs in each state, `completed_early` those of the completed that ended before
-their target step. `campaign export` writes CSV.
+`--json` (`-o json`) of commands that read, and of `submit`, `reconcile`, `cancel` and `retry`, prints one
+[document](#json-documents). Its fields keep their meaning within a `schema_version`, and new ones may come. Numbers
+that are not finite are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. `counts` has the number of runs in each
+state, `completed_early` those of the completed that ended before their target step. `campaign export` writes CSV.
 
 ## Settings
 
@@ -115,7 +98,8 @@ terminal they need `--yes`. `detach`: [a job keeps retrying](cluster.md#keeping-
 
 def command_line() -> str:
     """docs/cli.md."""
-    codes = [f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES.items()]
+    codes = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
+    printed = [f"| [{name}](schemas/{name}.json) | `{each.commands}` |" for name, each in documents().items()]
     aliases = ", ".join(f"`{alias}` for `{name}`" for alias, name in ALIASES.items())
     lines = [
         _INTRODUCTION,
@@ -126,6 +110,12 @@ def command_line() -> str:
         "| code | meaning |",
         "|---|---|",
         *codes,
+        "",
+        "## JSON documents",
+        "",
+        "| schema | printed with `-o json` by |",
+        "|---|---|",
+        *printed,
     ]
     with click.Context(campaign, info_name="campaign") as ctx:
         verbs = list(documented(ctx))
@@ -268,6 +258,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Each page with what it shall say."""
     docs = _ROOT / "docs"
     yield docs / "cli.md", command_line()
+    for name, document in documents().items():
+        yield docs / "schemas" / f"{name}.json", json.dumps(document.schema(), indent=1) + "\n"
     parts = {
         "architecture.md": package_table(),
         "spec.md": reference(),
@@ -292,6 +284,7 @@ def main(words: list[str]) -> int:
     stale = [(page, text) for page, text in pages() if not page.exists() or page.read_text(encoding="utf-8") != text]
     if "--check" not in words:
         for page, text in stale:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(text, encoding="utf-8")
         return 0
     for page, _ in stale:

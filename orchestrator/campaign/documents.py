@@ -108,15 +108,15 @@ def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints."""
 
-_FIGURES: Final = ("step", "target_step", "loss", "eval_loss", "tokens_per_s", "mem_reserved_gb", "mfu")
-_SIZES: Final = ("micro_batch", "accumulation", "world_size")
-_ATTEMPT: Final = (
+FIGURES: Final = ("step", "target_step", "loss", "eval_loss", "tokens_per_s", "mem_reserved_gb", "mfu")
+SIZES: Final = ("micro_batch", "accumulation", "world_size")
+ATTEMPT: Final = (
     *("generation", "state", "failure_class", "job_id", "micro_batch", "accumulation", "changes", "predicted_gb"),
     *("start_step", "last_step", "code"),
 )
 """The fields of an attempt in the status of a campaign; there may be ten thousand."""
 
-_MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
+MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
 
 
 def finite(value: Any) -> Any:
@@ -271,7 +271,7 @@ def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | Non
 def _run_of_status(
     row: RunStatus, run: RunRow, attempts: Sequence[AttemptRow], forwards: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    now = {name: getattr(row, name) for name in _SIZES}
+    now = {name: getattr(row, name) for name in SIZES}
     return {
         "name": row.name,
         "params": run.params,
@@ -280,14 +280,14 @@ def _run_of_status(
         "completed_early": row.early,
         "cancelling": row.shown == CANCELLING,
         "reason": row.reason,
-        **{name: finite(getattr(row, name)) for name in _FIGURES},
+        **{name: finite(getattr(row, name)) for name in FIGURES},
         **batch_of(run),
         **{name: value for name, value in now.items() if value is not None},
         "changes": row.changes or "",
         "code": codes_text(attempt.code for attempt in attempts if attempt.config_hash == run.config_hash),
         "predicted_gb": attempts[-1].predicted_gb if attempts else None,
         "forwarded": _forwarded(forwards),
-        "attempts": [{name: getattr(attempt, name) for name in _ATTEMPT} for attempt in attempts],
+        "attempts": [{name: getattr(attempt, name) for name in ATTEMPT} for attempt in attempts],
     }
 
 
@@ -309,7 +309,7 @@ def _attempt(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:
     memory = facts.memory.get(row.id)
     return {
         **asdict(row),
-        "memory": {name: getattr(memory, name) for name in _MEMORY} if memory else None,
+        "memory": {name: getattr(memory, name) for name in MEMORY} if memory else None,
         "speed": speed_document(facts.events, row.id),
         "gpus": gpus_document(facts.gpus.get(row.id)),
     }

@@ -15,16 +15,7 @@ import click
 from dscampaign import __version__
 from dscampaign.db.errors import StoreError
 from dscampaign.orchestrator.commands import running
-from dscampaign.orchestrator.errors import (
-    EXIT_BUG,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
-    SpecError,
-    UserError,
-)
+from dscampaign.orchestrator.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, SpecError, UserError, exit_code_of
 
 from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
@@ -96,20 +87,17 @@ def _explained(error: Exception) -> int | None:
             return EXIT_INTERRUPTED
         case click.ClickException():
             _complain_of_usage(error)
+            return error.exit_code
         case SpecError():
             echo_err(error.message)
-        case UserError():
+        case UserError() | StoreError():
             echo_error(error.message, error.hint)
-        case StoreError():
-            echo_error(error.message, error.hint)
-            return EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             echo_error(f"{place}{error.strerror or error}", None)
-            return EXIT_FAILED
         case _:
             return None
-    return error.exit_code
+    return exit_code_of(error)
 
 
 def _complain_of_usage(error: click.ClickException) -> None:

@@ -22,7 +22,7 @@ from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 CsvRow = Sequence[Any]
 
-_RUN_FIELDS: Final = (
+RUN_FIELDS: Final = (
     "name", "repeat", "state", "early", "reason", "step", "target_step", "tries", "changes", "micro_batch",
     "first_micro_batch", "accumulation", "world_size", "tokens_per_step", "code",
 )  # fmt: skip
@@ -34,7 +34,7 @@ _COLUMN: Final = {"params": "param"}
 """What a field is called in a CSV file: as in `campaign export`."""
 _ORIGIN: Final = ("nodes", "machines", "mfu_inputs")
 """Of a run's document, where it ran; too long for a row."""
-_PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
+PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
 def document_of(results: Results) -> dict[str, Any]:
@@ -192,8 +192,8 @@ def _estimate(estimate: Estimate | float | None) -> dict[str, Any] | float | Non
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:
-    parts = {name: dict(vars(value)) if (value := getattr(run, name)) else None for name in _PARTS}
-    plain = {name: getattr(run, name) for name in _RUN_FIELDS}
+    parts = {name: dict(vars(value)) if (value := getattr(run, name)) else None for name in PARTS}
+    plain = {name: getattr(run, name) for name in RUN_FIELDS}
     return {
         **plain,
         "params": dict(run.params),
