@@ -41,7 +41,8 @@ class Simulated:
     @property
     def counted(self) -> tuple[SimpleNamespace, ...]:
         """Its repeats, each in a job of its own."""
-        return tuple(SimpleNamespace(repeat=number, shared_job="") for number in range(len(self.tokens_per_s)))
+        alike = {"shared_job": "", "hosts": (), "tries": 1}
+        return tuple(SimpleNamespace(repeat=number, span_s=span_s, **alike) for number, span_s in self.spans_s.items())
 
     @property
     def inherited(self) -> dict[str, Any]:

@@ -147,6 +147,9 @@ def _plan() -> Fields:
     }
 
 
+_PAIRING: Final[Fields] = {"paired_by": str | None, "paired_width": float | None}
+
+
 def _recommendation() -> Fields:
     reason = _part("Reason", {**_of(Reason), "text": str})
     row = {
@@ -158,14 +161,16 @@ def _recommendation() -> Fields:
         "tied": Any, "excluded": dict[str, str], "sentence": str, "leads": str,
         "rows": _list(_part("Row", row)), "doubts": _list(reason), "remarks": _list(reason),
     }
-    return {"name": str, "baseline": str, "baseline_because": str, "recommendation": _part("Answer", answer)}
+    return {
+        "name": str, "baseline": str, "baseline_because": str, **_PAIRING, "recommendation": _part("Answer", answer),
+    }
 
 
 def _report() -> Fields:
     condition = {
         "name": str, "title": str, "params": _PARAMS, "baseline": bool, "runs": list[str], "counted": int,
-        "speed_unit": str, "speed": Estimate | None, "times_baseline": Estimate | None, "in_rounds": bool,
-        "times_baseline_without_rounds": Estimate | None, "order": str | None, "among": int, "loss_is": str,
+        "speed_unit": str, "speed": Estimate | None, "times_baseline": Estimate | None, **_PAIRING,
+        "times_baseline_unpaired": Estimate | None, "order": str | None, "among": int, "loss_is": str,
         "loss": LossTest, **dict.fromkeys(METRICS, Estimate | float | None),
         "mem_beside_baseline": Any, "ranks": int,
     }
@@ -192,7 +197,7 @@ def _comparison() -> Fields:
     one = {
         "shared": str, "left": str, "right": str, "step_time": Estimate | None, "times_left": float | None,
         "configuration": _list(_part("Difference", {"field": str, "left": str, "right": str})),
-        "order": str | None, "among": int, "loss": _part("Loss", loss), "figures": dict[str, list[str]],
+        "order": str | None, "among": int, **_PAIRING, "loss": _part("Loss", loss), "figures": dict[str, list[str]],
         "verdict": list[str], "checks": list[LimitCheck],
     }
     alone = _part("OnlyIn", {"campaign": str, "conditions": list[str]})

@@ -195,8 +195,9 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
         finite = [value for value in values if value is not None and math.isfinite(value) and value > 0]
         scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in finite)
         if finite and len(finite) == len(values):
-            rounds = tuple(run.repeat for run in one.condition.counted) if one.rounds else ()
-            scored.append(replace(one, speeds=scores, speed=estimate(scores), rounds=rounds))
+            of_repeat = dict(zip((run.repeat for run in one.condition.counted), scores, strict=True))
+            blocks = {block: of_repeat[block[0]] for block in one.blocks}
+            scored.append(replace(one, speeds=scores, speed=estimate(scores), blocks=blocks, spent=0.0))
     return scored
 
 

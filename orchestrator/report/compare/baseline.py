@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dscampaign.orchestrator.formatting import short_number
 
+from .blocks import Block, blocks_of
 from .conditions import Condition, few_repeats, unlike
 from .statistics import (
     LEAST_REPEATS,
@@ -19,7 +21,6 @@ from .statistics import (
     loss_test,
     order,
     ratio,
-    rounds_differ,
 )
 from .wording import interval
 
@@ -31,9 +32,11 @@ class BaselineComparison:
     Attributes:
         in_tokens: speeds are tokens per second; steps per second if a repeat of the workload reports no tokens.
         speeds: of each of its repeats.
-        rounds: the number of the repeat of each speed, if the repeats ran in rounds that differ; else empty.
+        blocks: speeds by block, if its runs formed blocks that differ; else empty.
+        paired_by: what made blocks, if it is compared with the baseline within them: ``job`` or ``round``; else "".
+        spent: degrees of freedom that each comparison within blocks gives up.
         times_baseline: speed as a multiple of the baseline's.
-        times_without_rounds: the same without pairs of the same round; None if there are no pairs.
+        times_unpaired: the same without pairs of the same block; None if there are no pairs.
         losses: number of the repeat, and its compared loss (nats).
         loss_is: the kind of loss: ``held-out`` or ``final training``.
         more_memory: reserved memory beyond the baseline's, as a part of it; None for the baseline itself.
@@ -54,13 +57,25 @@ class BaselineComparison:
     more_memory: float | None
     among: int = 1
     given_margin: float | None = None
-    rounds: tuple[int, ...] = ()
-    times_without_rounds: Estimate | None = None
+    blocks: Mapping[Block, float] = field(default_factory=dict)
+    paired_by: str = ""
+    spent: float = 0.0
+    times_unpaired: Estimate | None = None
 
     @property
     def speed_unit(self) -> str:
         """The unit of speeds."""
         return "tokens/s" if self.in_tokens else "steps/s"
+
+    @property
+    def paired_width(self) -> float | None:
+        """The width of the interval as a multiple of its width without pairs; None without pairs."""
+        widths = [
+            math.log(one.high / one.low)
+            for one in (self.times_baseline, self.times_unpaired)
+            if self.paired_by and one and one.low and one.high
+        ]
+        return widths[0] / widths[1] if len(widths) > 1 and widths[1] else None
 
     @property
     def loss_unit(self) -> str:
@@ -77,49 +92,38 @@ def speed_text(one: BaselineComparison) -> str:
 
 def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Standing:
     """Return whether it is faster than another condition of the workload, or has a higher score."""
-    (own, beside), paired = by_round([one, other])
-    return order(own, beside, one.among, paired=paired)
+    (own, beside), spent = by_block([one, other])
+    return order(own, beside, one.among, spent=spent)
 
 
 def times_as_fast(one: BaselineComparison, other: BaselineComparison) -> Estimate | None:
     """Return its speed, or score, as a multiple of another condition's."""
-    (own, beside), paired = by_round([one, other])
-    return ratio(own, beside, one.among, paired=paired)
+    (own, beside), spent = by_block([one, other])
+    return ratio(own, beside, one.among, spent=spent)
 
 
-def by_round(compared: Sequence[BaselineComparison]) -> tuple[list[tuple[float, ...]], bool]:
-    """Return the speeds of each, and whether they are of the same rounds: of all rounds in which each has a speed."""
-    speeds = [dict(zip(one.rounds, one.speeds, strict=True)) for one in compared if one.rounds]
-    shared = set(speeds[0]).intersection(*speeds) if len(speeds) == len(compared) else set()
-    if len(shared) < LEAST_REPEATS:
-        return [one.speeds for one in compared], False
-    return [tuple(own[number] for number in sorted(shared)) for own in speeds], True
+def by_block(compared: Sequence[BaselineComparison]) -> tuple[list[tuple[float, ...]], float | None]:
+    """Return the speeds of each in all blocks that they share, and the degrees of freedom given up.
 
-
-def _rounds_differ(compared: Sequence[BaselineComparison]) -> bool:
-    every = {number for one in compared for number in one.rounds}
-    whole = [one for one in compared if len(one.rounds) == len(every)]
-    return rounds_differ([one.speeds for one in whole])
-
-
-def ran_in_rounds(conditions: Sequence[Condition]) -> bool:
-    """Return whether the repeats of conditions ran round by round.
-
-    All runs of a round start before any of the next, and one of them ends before: else they ran side by side. Runs that
-    one job ran in turn are a round of their own.
+    None instead of these: they share too few blocks, and the speeds are of all repeats.
     """
-    jobs: dict[int, set[str]] = {}
-    for run in (run for one in conditions for run in one.counted):
-        jobs.setdefault(run.repeat, set()).add(run.shared_job)
-    if len(jobs) >= LEAST_REPEATS and all(len(of_round) == 1 and all(of_round) for of_round in jobs.values()):
-        return True
-    rounds: dict[int, list[tuple[float, float]]] = {}
-    for number, span_s in (item for one in conditions for item in one.spans_s.items()):
-        rounds.setdefault(number, []).append(span_s)
-    ordered = [tuple(zip(*rounds[number], strict=True)) for number in sorted(rounds)]
-    return len(ordered) >= LEAST_REPEATS and all(
-        max(*starts, min(ends)) <= min(later) for (starts, ends), (later, _) in pairwise(ordered)
-    )
+    shared = set(compared[0].blocks).intersection(*(one.blocks for one in compared))
+    if len(shared) < LEAST_REPEATS:
+        return [one.speeds for one in compared], None
+    return [tuple(one.blocks[block] for block in sorted(shared)) for one in compared], compared[0].spent
+
+
+def pairing(compared: Sequence[BaselineComparison]) -> tuple[str, float | None]:
+    """Return what made the blocks of comparisons, and the median of their widths beside those without pairs."""
+    by = next((one.paired_by for one in compared if one.paired_by), "")
+    widths = [one.paired_width for one in compared if one.paired_width]
+    return by, statistics.median(widths) if widths else None
+
+
+def pairing_text(compared: Sequence[BaselineComparison]) -> str:
+    """Return what pairs brought: `paired by job: intervals 0.4 × as wide`; "" without pairs."""
+    by, width = pairing(compared)
+    return f"paired by {by}: intervals {width:.2g} × as wide" if width else ""
 
 
 def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
@@ -160,11 +164,13 @@ def compare_to_baseline(
                 more_memory=None if condition is baseline else _more_memory(condition, baseline),
                 among=among,
                 given_margin=margin,
-                rounds=tuple(repeat for repeat, _ in speeds),
             )
         )
-    if not (ran_in_rounds(conditions) and _rounds_differ(comparisons)):
-        comparisons = [replace(one, rounds=()) for one in comparisons]
+    if blocks := blocks_of(conditions, in_tokens=in_tokens):
+        comparisons = [
+            replace(one, blocks=blocks.speeds.get(one.condition.name, {}), paired_by=blocks.by, spent=blocks.spent)
+            for one in comparisons
+        ]
     beside = next((one for one in comparisons if one.is_baseline), None)
     return [_beside(one, beside) if beside else one for one in comparisons]
 
@@ -172,10 +178,12 @@ def compare_to_baseline(
 def _beside(one: BaselineComparison, baseline: BaselineComparison) -> BaselineComparison:
     """Return a comparison with its speed beside the baseline's."""
     by_chance = unlike(one.condition, baseline.condition)
+    is_paired = not one.is_baseline and by_block([one, baseline])[1] is not None
     return replace(
         one,
+        paired_by=one.paired_by if is_paired else "",
         times_baseline=times_as_fast(one, baseline),
-        times_without_rounds=ratio(one.speeds, baseline.speeds, one.among) if one.rounds else None,
+        times_unpaired=ratio(one.speeds, baseline.speeds, one.among) if is_paired else None,
         order=Standing.EQUAL
         if one.is_baseline
         else Standing.NOT_PROVEN

@@ -22,7 +22,7 @@ from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
-from .baseline import BaselineComparison, compare_to_baseline
+from .baseline import BaselineComparison, compare_to_baseline, pairing_text
 from .conditions import ALIKE, Condition, circumstances, conditions_of, find_condition
 from .ranking import infeasible
 from .statistics import Estimate
@@ -180,7 +180,8 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"{mixed} This may explain what differs.")
     if step_time := one.step_time:
         shown.append(f"{one.time_name.capitalize()}: {right} {change(step_time)} beside {left}: {words(result.order)}.")
-        shown += [f"{intervals(result.among)}."] if step_time.low is not None else []
+        held = "; ".join(filter(None, (intervals(result.among), pairing_text([result]))))
+        shown += [f"{held}."] if step_time.low is not None else []
     shown += (f"{reason.text[0].upper()}{reason.text[1:]}." for reason in circumstances(one.left, [one.right]))
     for side in sides:
         shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))

@@ -16,7 +16,7 @@ from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .answer import Answer, answer
-from .baseline import BaselineComparison, compare_to_baseline
+from .baseline import BaselineComparison, compare_to_baseline, pairing_text
 from .conditions import Condition, condition_named, conditions_of, grouped
 from .wording import intervals
 from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
@@ -34,12 +34,13 @@ class WorkloadResults:
 
     @property
     def basis(self) -> str:
-        """The baseline and its reason, and what the intervals hold for."""
+        """The baseline and its reason, what the intervals hold for, and what pairs brought."""
         tests = [row.loss_beside_best for row in self.answer.rows if row.loss_beside_best]
         found = [one.times_baseline for one in self.comparisons] + [test.difference for test in tests]
         has_intervals = any(each and each.low is not None for each in found)
         held = f"; {intervals(self.comparisons[0].among)}" if has_intervals and len(self.comparisons) > 1 else ""
-        return f"baseline: {self.workload.baseline.title} ({self.workload.because}){held}"
+        pairs = f"; {text}" if (text := pairing_text(self.comparisons)) else ""
+        return f"baseline: {self.workload.baseline.title} ({self.workload.because}){held}{pairs}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.titles import value_text
 
-from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
+from .baseline import BaselineComparison, by_block, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, key_of, unlike
 from .statistics import Estimate, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
@@ -141,9 +141,9 @@ def speed_change(change: Sensitivity) -> Estimate | None:
         return times_as_fast(timed[0][1], timed[0][0]) if timed else None
     share = 1.0 / len(timed)
     cells = weights_of(cell for before, after in timed for cell in ((after, share), (before, -share)))
-    speeds, paired = by_round([one for one, _ in cells])
+    speeds, spent = by_block([one for one, _ in cells])
     weights = [weight for _, weight in cells]
-    return contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, paired=paired)
+    return contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, spent=spent)
 
 
 def speed_effect(change: Sensitivity) -> str:

@@ -12,8 +12,8 @@ of twenty any difference is named that does not exist, and the interval of a con
 best holds its true value nineteen times in twenty, too. Equality is shown by two one-sided tests (Schuirmann 1987)
 against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
 
-If repeats ran in rounds and the machine was slower in some, speeds are compared within each round, with the interval
-over rounds. Rounds that do not clearly differ are no pairs: three of them would cost half of the freedom.
+If runs form blocks and the machine was slower in some, speeds are compared within each block, with the interval over
+blocks. Blocks that do not clearly differ are no pairs: three of them would cost half of the freedom.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ TIE: Final = 0.02
 
 CLOSE: Final = 0.10
 """Speeds that may differ by more than this are not equal, though their repeats overlap: too little is known."""
-
-DRIFT: Final = 0.02
-"""Chance at which equal rounds seem to differ (F test): pairs chosen because they agree by luck are too sure."""
 
 LOSS_MARGIN_NATS: Final = 0.01
 """Held-out losses that differ by less are equal, unless the spec has its own `loss_margin`."""
@@ -120,13 +117,19 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
     return Estimate(float(np.median(array)), low, high, std, int(array.size))
 
 
-def ratio(above: Sequence[float], below: Sequence[float], among: int = 1, *, paired: bool = False) -> Estimate | None:
+def ratio(
+    above: Sequence[float], below: Sequence[float], among: int = 1, *, spent: float | None = None
+) -> Estimate | None:
     """Return the ratio of two geometric means, with an interval if both sides have the repeats; values above 0."""
-    return contrast([(above, 1.0), (below, -1.0)], among=among, paired=paired)
+    return contrast([(above, 1.0), (below, -1.0)], among=among, spent=spent)
 
 
 def contrast(
-    cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False, among: int = 1, paired: bool = False
+    cells: Sequence[tuple[Sequence[float], float]],
+    *,
+    additive: bool = False,
+    among: int = 1,
+    spent: float | None = None,
 ) -> Estimate | None:
     """Return the product of geometric means, each to the power of its weight.
 
@@ -136,10 +139,11 @@ def contrast(
     Args:
         additive: return the sum of means, each times its weight, instead; values are any that are finite.
         among: comparisons whose intervals hold together.
-        paired: values at the same place of each cell are of the same round, and share its luck: the interval is over
-            rounds. All cells have as many values.
+        spent: None if values are independent. Else values at the same place of each cell are of the same block, and
+            share its luck: the interval is over blocks, with so many degrees of freedom less. All cells have as many
+            values.
     """
-    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among, paired)
+    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among, spent)
 
 
 def _cells(cells: Sequence[tuple[Sequence[float], float]]) -> _Cells:
@@ -150,16 +154,16 @@ _Cells = tuple[tuple[tuple[float, ...], float], ...]
 
 
 @lru_cache(maxsize=10_000)
-def _contrast(cells: _Cells, additive: bool, tail: float, paired: bool) -> Estimate | None:
+def _contrast(cells: _Cells, additive: bool, tail: float, spent: float | None) -> Estimate | None:
     """Return the contrast; each end of its interval is wrong with the probability `tail`."""
     to_scale, back = (float, float) if additive else (math.log, math.exp)
     terms = [([to_scale(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
     if not terms or not all(values for values, _ in terms):
         return None
-    if paired:
-        rounds = zip(*(values for values, _ in terms), strict=True)
+    if spent is not None:
+        blocks = zip(*(values for values, _ in terms), strict=True)
         weights = [weight for _, weight in terms]
-        terms = [([math.fsum(w * v for w, v in zip(weights, row, strict=True)) for row in rounds], 1.0)]
+        terms = [([math.fsum(w * v for w, v in zip(weights, row, strict=True)) for row in blocks], 1.0)]
     means = [math.fsum(values) / len(values) for values, _ in terms]
     centre = math.fsum(weight * mean for (_, weight), mean in zip(terms, means, strict=True))
     repeats = min(len(values) for values, _ in terms)
@@ -169,7 +173,7 @@ def _contrast(cells: _Cells, additive: bool, tail: float, paired: bool) -> Estim
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
-    reach = _student(variance**2 / inverse, tail) * math.sqrt(variance) if inverse else 0.0
+    reach = _student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
     return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
 
@@ -190,7 +194,9 @@ def _student_of(degrees: float, tail: float) -> float:
     return math.sqrt(degrees) / math.tan(high)
 
 
-def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *, paired: bool = False) -> Standing:
+def order(
+    speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *, spent: float | None = None
+) -> Standing:
     """Return whether speeds (higher is faster) differ from the baseline's.
 
     Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
@@ -199,38 +205,33 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *,
 
     Args:
         among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
-        paired: speeds at the same place are of the same round.
+        spent: speeds at the same place are of the same block; see `contrast`.
     """
-    factor = ratio(speeds, baseline, among, paired=paired)
+    factor = ratio(speeds, baseline, among, spent=spent)
     if factor is None or factor.low is None or factor.high is None:
         return Standing.NOT_PROVEN
     if abs(factor.value - 1.0) >= TIE and not factor.low <= 1.0 <= factor.high:
         return Standing.FASTER if factor.value > 1.0 else Standing.SLOWER
-    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, paired=paired)
+    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, spent=spent)
     return Standing.EQUAL if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Standing.NOT_PROVEN
 
 
 def _one_sided(
-    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False, paired: bool = False
+    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False, spent: float | None = None
 ) -> tuple[float, float]:
     """Return the bounds of two one-sided tests; infinite with too few repeats."""
-    estimate_of = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, paired)
+    estimate_of = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, spent)
     if estimate_of is None or estimate_of.low is None or estimate_of.high is None:
         return -math.inf, math.inf
     return estimate_of.low, estimate_of.high
 
 
-def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
-    """Return whether rounds as a whole were faster or slower; speeds of each condition, by round."""
-    if len(speeds) < 2 or len(speeds[0]) < LEAST_REPEATS:
-        return False
-    logs = np.log(np.array(speeds))
-    of_rounds, of_conditions = logs.mean(axis=0), logs.mean(axis=1)
-    rest = logs - of_rounds[None, :] - of_conditions[:, None] + logs.mean()
-    between: float = logs.shape[0] * float(np.var(of_rounds, ddof=1))
-    free = (logs.shape[0] - 1) * (logs.shape[1] - 1)
-    limit: float = free / 2 * (DRIFT ** (-2 / free) - 1)  # exact for three rounds, cautious for more
-    return bool(between > limit * float((rest**2).sum()) / free)
+def fisher(free: int, tail: float) -> float:
+    """Return the ratio of variances that chance exceeds so seldom: Fisher's F with 2 and `free` degrees of freedom.
+
+    It is exact for three blocks, and cautious for more.
+    """
+    return free / 2 * (math.exp(-2 / free * math.log(tail)) - 1.0)
 
 
 def loss_test(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
 from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, pairing
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.reasons import Reason
@@ -58,7 +58,7 @@ def document_of(results: Results) -> dict[str, Any]:
 
 def recommendation_document(results: Results) -> dict[str, Any]:
     """What to use, for `campaign recommend --json`."""
-    keys = ("name", "baseline", "baseline_because", "recommendation")
+    keys = ("name", "baseline", "baseline_because", "paired_by", "paired_width", "recommendation")
     workloads = [{key: whole[key] for key in keys} for one in results.workloads for whole in [_workload(one)]]
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
     document["objective"] = results.objective
@@ -82,6 +82,7 @@ def _comparison(one: Comparison, limits: Sequence[Limit]) -> dict[str, Any]:
         "times_left": one.result.times_baseline.value if one.result.times_baseline else None,
         "order": one.result.order,
         "among": one.result.among,
+        **_pairing([one.result]),
         "loss": {**asdict(loss), "difference": loss.difference and loss.difference.value},
         "figures": {name: [a, b] for name, a, b in figures(one)},
         "verdict": verdict(one),
@@ -129,6 +130,7 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
         "name": one.workload.name,
         "baseline": one.workload.baseline.name,
         "baseline_because": one.workload.because,
+        **_pairing(one.comparisons),
         "conditions": [_condition(each) for each in one.comparisons],
         "effects": [effect_document(change) for change in sensitivities(one.comparisons)],
         "recommendation": {
@@ -145,6 +147,11 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "remarks": [_reason(reason) for reason in result.remarks],
         },
     }
+
+
+def _pairing(compared: Sequence[BaselineComparison]) -> dict[str, Any]:
+    by, width = pairing(compared)
+    return {"paired_by": by or None, "paired_width": width}
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -175,8 +182,8 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
         "speed_unit": one.speed_unit,
         "speed": _estimate(one.speed),
         "times_baseline": _estimate(one.times_baseline),
-        "times_baseline_without_rounds": _estimate(one.times_without_rounds),
-        "in_rounds": bool(one.rounds),
+        "times_baseline_unpaired": _estimate(one.times_unpaired),
+        **_pairing([one]),
         "order": one.order,
         "among": one.among,
         "loss_is": one.loss_is,

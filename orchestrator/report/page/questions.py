@@ -133,8 +133,8 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     if len(results.workloads) > 1:
         basis = "baselines are marked; 95 % intervals, corrected for all comparisons of a workload"
     text = f"Medians after the warm-up; {basis}."
-    if any(one.rounds for one in results.comparisons):
-        text += " Some rounds were slower as a whole, so × baseline compares runs of the same round."
+    if by := next((one.paired_by for one in results.comparisons if one.paired_by), ""):
+        text += f" Some {by}s were slower as a whole, so × baseline compares runs of the same {by}."
     pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 

@@ -1,0 +1,121 @@
+"""How often 95 % intervals hold the true ratio of speeds, and how wide they are, by repeats alone and paired by job.
+
+python benchmarks/paired_intervals.py
+
+Simulated campaigns: each repeat is a job that runs all conditions in turn, in an order that rotates. Jobs begin at any
+time of an hour in which the machine becomes 30 % slower, each on a node of its own speed. It takes a minute;
+`results/paired_intervals.txt` is what it prints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from dscampaign.benchmarks.statistics_rates import Simulated
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+
+SIZES: Final = tuple((conditions, blocks) for conditions in (2, 3, 5, 8) for blocks in (3, 5, 8))
+NUMBER: Final = 500
+HOUR_S: Final = 3600.0
+DRIFT: Final = 0.3
+"""Of the speed, lost over the hour."""
+NODE: Final = 0.05
+"""Standard deviation of the logarithm of the speed over nodes."""
+NOISE: Final = 0.02
+"""The same over repeats of a run."""
+
+
+@dataclass(frozen=True)
+class Packed(Simulated):
+    """A condition, each repeat of which is in a job with all others."""
+
+    starts_s: Mapping[int, float] = field(default_factory=dict)
+    run_s: float = 60.0
+
+    @property
+    def counted(self) -> tuple[SimpleNamespace, ...]:
+        """Its repeats."""
+        spans = self.spans_s
+        alike = {"hosts": (), "tries": 1}
+        return tuple(SimpleNamespace(repeat=n, shared_job=f"1_{n}", span_s=spans[n], **alike) for n in spans)
+
+    @property
+    def spans_s(self) -> dict[int, tuple[float, float]]:
+        """Start and end of each repeat."""
+        return {number: (start, start + self.run_s) for number, start in self.starts_s.items()}
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The true ratios of all conditions to the first, and what is found."""
+
+    truth: tuple[float, ...]
+    found: tuple[BaselineComparison, ...]
+
+
+def packed(
+    rng: np.random.Generator, conditions: int, blocks: int, run_s: float = 60.0, *, drift: float = DRIFT
+) -> Campaign:
+    """Return a campaign in jobs that hold a repeat of each condition."""
+    truth = np.exp(rng.uniform(-0.3, 0.3, conditions))
+    jobs_s, nodes = rng.uniform(0.0, HOUR_S - conditions * run_s, blocks), NODE * rng.standard_normal(blocks)
+    starts_s = [
+        {block: float(jobs_s[block]) + (number - block) % conditions * run_s for block in range(blocks)}
+        for number in range(conditions)
+    ]
+    speeds = [
+        tuple(
+            float(truth[number] * (1.0 - drift * (start + run_s / 2) / HOUR_S))
+            * math.exp(nodes[block] + NOISE * rng.standard_normal())
+            for block, start in starts_s[number].items()
+        )
+        for number in range(conditions)
+    ]
+    losses = [(block, 3.0) for block in range(blocks)]
+    made: list[Any] = [
+        Packed(f"c{number}", own, losses, starts_s=starts_s[number], run_s=run_s) for number, own in enumerate(speeds)
+    ]
+    return Campaign(tuple(map(float, truth / truth[0])), tuple(compare_to_baseline(made, made[0], among=1)))
+
+
+def rates(campaigns: Iterator[Campaign]) -> dict[str, float]:
+    """Return the shares of intervals that hold the truth, their median widths, and the share of pairs."""
+    holds: dict[str, list[bool]] = {"unpaired": [], "paired": []}
+    widths: dict[str, list[float]] = {"unpaired": [], "paired": []}
+    number = 0
+    for campaign in campaigns:
+        for one, truth in list(zip(campaign.found, campaign.truth, strict=True))[1:]:
+            number += 1
+            for name, interval in (("unpaired", one.times_unpaired), ("paired", one.times_baseline)):
+                if one.paired_by and interval and interval.low and interval.high:
+                    holds[name].append(interval.low <= truth <= interval.high)
+                    widths[name].append(interval.high / interval.low - 1.0)
+    return {
+        **{f"{name} holds": float(np.mean(each)) for name, each in holds.items()},
+        **{f"{name} width": float(np.median(each)) for name, each in widths.items()},
+        "pairs": len(holds["paired"]) / number,
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    names = ("pairs", "unpaired holds", "paired holds", "unpaired width", "paired width")
+    print("| conditions | blocks | minutes a run | compared in pairs | unpaired: holds the truth |", end="")
+    print(" paired: the same | unpaired: median width | paired: the same |")
+    print("|" + "---:|" * 8)
+    for minutes in (1, 4):
+        for conditions, blocks in SIZES:
+            rng = np.random.default_rng((conditions, blocks))
+            found = rates(packed(rng, conditions, blocks, 60.0 * minutes) for _ in range(NUMBER))
+            row = [*map(str, (conditions, blocks, minutes)), *(f"{found[name]:.1%}" for name in names)]
+            print("|", " | ".join(row), "|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Blocks: runs of a repeat that shared a job, else a node and a time, so the same drift slowed them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+
+from .conditions import Condition
+from .statistics import LEAST_REPEATS, fisher
+
+Block = tuple[int, str]
+"""The number of the repeat, and its job or its nodes."""
+
+JOB: Final = "job"
+ROUND: Final = "round"
+
+DRIFT: Final = 0.02
+"""Chance at which equal blocks seem to differ (F test): pairs chosen because they agree by luck are too sure."""
+
+_LEAST_CONDITIONS: Final = 3
+"""Of two, their differences alone would have to show how fast the machine drifts within a block."""
+
+_VARIED: Final = 0.25
+"""Share of the time within blocks that is not due to the condition: with less, their order hardly changed, and a drift
+looks like a difference."""
+
+_EXACT: Final = 1e-18
+"""Sums of squares below it are rounding errors."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The speeds of conditions in blocks that differ.
+
+    Attributes:
+        speeds: by condition and block, at the same time of each block: without the drift within it.
+        spent: degrees of freedom that each comparison gives up for the drift.
+    """
+
+    by: str
+    speeds: Mapping[str, Mapping[Block, float]]
+    spent: float
+
+
+def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | None:
+    """Return the speeds in blocks; None if blocks do not clearly differ, so that repeats are compared by themselves."""
+    in_turn = _ran_in_turn(conditions)
+    runs = []
+    for one in conditions:
+        counted = {run.repeat: run for run in one.counted}
+        for repeat, speed in one.speeds(in_tokens=in_tokens):
+            middle_s = sum(counted[repeat].span_s or (math.nan,)) / 2
+            if math.isfinite(speed) and speed > 0 and (place := _place(counted[repeat], in_turn=in_turn)):
+                runs.append((one.name, (repeat, place), middle_s, speed))
+    if len({block for _, block, _, _ in runs}) < LEAST_REPEATS:
+        return None
+    several = len({name for name, _, _, _ in runs}) >= _LEAST_CONDITIONS
+    differ, drift = _fit(runs, drifts=several and all(math.isfinite(middle_s) for _, _, middle_s, _ in runs))
+    if not differ:
+        return None
+    speeds: dict[str, dict[Block, float]] = {}
+    for (name, block, _, speed), faster in zip(runs, drift, strict=True):
+        speeds.setdefault(name, {})[block] = speed / float(np.exp(faster))
+    packed = all(run.shared_job for one in conditions for run in one.counted)
+    return Blocks(JOB if packed else ROUND, speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0)
+
+
+def _place(run: MeasuredRun, *, in_turn: bool) -> str:
+    """Return the job or the nodes that a run shared with the other runs of its repeat; "" if it did not."""
+    return run.shared_job or (",".join(("on", *sorted(run.hosts))) if in_turn and run.tries == 1 else "")
+
+
+def _ran_in_turn(conditions: Iterable[Condition]) -> bool:
+    """Return whether all runs of a repeat start before any of the next, and one of them ends before.
+
+    Else repeats ran side by side.
+    """
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for number, span_s in (item for one in conditions for item in one.spans_s.items()):
+        rounds.setdefault(number, []).append(span_s)
+    ordered = [tuple(zip(*rounds[number], strict=True)) for number in sorted(rounds)]
+    return len(ordered) > 1 and all(
+        max(*starts, min(ends)) <= min(later) for (starts, ends), (later, _) in pairwise(ordered)
+    )
+
+
+def _fit(runs: Sequence[tuple[str, Block, float, float]], *, drifts: bool) -> tuple[bool, NDArray[np.float64]]:
+    """Return whether blocks differ as a whole, and of each run by what drift raised the logarithm of its speed.
+
+    Least squares over conditions, blocks and, if `drifts`, the time within the block.
+
+    Args:
+        runs: condition, block, time in seconds, and speed.
+    """
+    names, blocks, times_s, speeds = zip(*runs, strict=True)
+    condition, block = _numbers(names), _numbers(blocks)
+    time = _less_means(np.array(times_s)[:, None], block) if drifts else np.zeros((len(runs), 0))
+    time /= np.abs(time).max(initial=0.0) or 1.0
+    logs = _less_means(np.log(np.array(speeds))[:, None], condition)
+    columns = _less_means(np.hstack([time, np.eye(block.max() + 1)[block]]), condition)
+    if drifts and _least_squares(columns[:, 1:], columns[:, :1])[1] < _VARIED * float((time**2).sum()):
+        return _fit(runs, drifts=False)
+    _, without, fewer = _least_squares(columns[:, : time.shape[1]], logs)
+    slopes, rest, more = _least_squares(columns, logs)
+    free, apart = len(runs) - int(condition.max()) - 1 - more, more - fewer
+    differ = free > 0 and apart > 0 and (without - rest) / apart > fisher(free, DRIFT) * rest / free + _EXACT
+    return differ, time @ slopes[: time.shape[1], 0]
+
+
+def _numbers(values: Iterable[Hashable]) -> NDArray[np.intp]:
+    number: dict[Hashable, int] = {}
+    return np.array([number.setdefault(value, len(number)) for value in values])
+
+
+def _less_means(columns: NDArray[np.float64], group: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return columns less their means in each group of rows."""
+    sums = np.zeros((group.max() + 1, columns.shape[1]))
+    np.add.at(sums, group, columns)
+    found: NDArray[np.float64] = columns - (sums / np.bincount(group)[:, None])[group]
+    return found
+
+
+def _least_squares(columns: NDArray[np.float64], logs: NDArray[np.float64]) -> tuple[NDArray[Any], float, int]:
+    """Return coefficients, the sum of squares of what they leave, and the rank."""
+    found, _, rank, _ = np.linalg.lstsq(columns.T @ columns, columns.T @ logs, rcond=1e-9)  # small: blocks are few
+    return found, float(((logs - columns @ found) ** 2).sum()), int(rank)
