@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import TypeVar
@@ -84,8 +84,9 @@ class Job:
 
     Attributes:
         parts: the attempts that it is to run.
-        part: that which it runs, or the first.
-        turns: what chooses the next, where it runs several.
+        part: that which is looked at: one that it runs, or the first.
+        lanes: how many it runs at a time; `lane`: those that it runs.
+        turns: what chooses the next, where it runs several; `ending`: it begins no more.
         visible_s: before, no look shows it.
     """
 
@@ -104,6 +105,9 @@ class Job:
     forgotten: bool = False
     shown: list[JobView] = field(default_factory=list)
     turns: AttemptQueue | None = None
+    lanes: int = 1
+    lane: list[Part] = field(default_factory=list)
+    ending: bool = False
 
     @property
     def payload(self) -> Payload:
@@ -117,7 +121,7 @@ class Job:
 
     @property
     def shared(self) -> bool:
-        """Whether it runs several in turn."""
+        """Whether it runs several."""
         return self.payload.task is not None
 
     def of(self, index: int) -> Part:
@@ -132,7 +136,12 @@ class Job:
     @property
     def training(self) -> bool:
         """Whether its processes run, whatever Slurm thinks."""
-        return any(agent.alive for agent in self.agents)
+        return bool(self.trained)
+
+    @property
+    def trained(self) -> list[Part]:
+        """The attempts whose processes run."""
+        return [part for part in self.parts if any(agent.alive for agent in part.agents)]
 
     @property
     def name(self) -> tuple[str, int]:
@@ -285,7 +294,7 @@ class NastySlurm:
 
     def silent(self) -> list[Job]:
         """The jobs that are over and whose agents have not yet said how."""
-        return [job for job in self.jobs if job.part.unsaid]
+        return [job for job in self.jobs if any(part.unsaid for part in job.parts)]
 
     def start(self, job: Job) -> None:
         """Its nodes begin: the first one claims the attempt."""
@@ -294,7 +303,8 @@ class NastySlurm:
         if job.shared:
             attempts = {part.index: vars(part.payload) for part in job.parts}
             job.turns = AttemptQueue(job.folder, job.job_id, attempts, lambda: inf)
-            self._begin_next(job)
+            for _ in range(job.lanes):
+                self._begin_next(job)
         elif not self._begin(job):
             job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it
             job.part.classes.add("lost")
@@ -310,17 +320,21 @@ class NastySlurm:
     def _begin_next(self, job: Job) -> None:
         """The next of several that nobody has, if there is one."""
         assert job.turns is not None
-        while (index := job.turns.next()) is not None:
+        while job.live and not job.ending and (index := job.turns.next()) is not None:
             job.part = job.of(index)
             if self._begin(job):
+                job.lane.append(job.part)
                 return
             job.turns.ended(index, EXIT_NOT_MINE, 1.0, self._clock.node_s())
-        job.becomes("COMPLETED", ended_s=self._clock.slurm_s())
-        self._leave_rest(job, "COMPLETED")
+        if job.live and not job.lane:
+            state = "FAILED" if job.ending else "COMPLETED"
+            job.becomes(state, ended_s=self._clock.slurm_s())
+            self._leave_rest(job, state)
 
     def _end_step(self, job: Job, fate: Fate) -> None:
         """One of several ends by itself: the job goes on."""
         assert job.turns is not None
+        job.lane.remove(job.part)
         job.part.classes |= fate.classes
         job.part.blind = set(fate.blind)
         if fate.saves and job.agents[0].finished:
@@ -331,22 +345,28 @@ class NastySlurm:
             else:
                 agent.die()
         exit_code, oom = 0 if fate.exit == 0 else 1, fate.step_out_of_memory
-        if job.turns.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom):
-            self._begin_next(job)
-        else:
-            job.becomes("FAILED", ended_s=self._clock.slurm_s())
-            self._leave_rest(job, "FAILED")
+        if not job.ending:
+            ended = job.turns.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom)
+            job.ending = not ended
+        self._begin_next(job)
 
     def _leave_rest(self, job: Job, state: str) -> None:
         """What a job that is over has not begun."""
         for part in job.parts:
-            if part is not job.part or not part.agents:
+            if part not in job.trained and (part is not job.part or not part.agents):
                 part.classes |= {"returned", *({"cancelled"} if state == "CANCELLED" else ())}
 
     def work(self, job: Job, steps: int = 1) -> None:
         """Its agents look around; its training makes steps, if it may."""
+        for part in job.trained:
+            job.part = part
+            self._work(job, steps)
+
+    def _work(self, job: Job, steps: int) -> None:
         for _ in range(steps):
             agents = [agent for agent in job.agents if agent.alive]
+            if not agents:
+                return
             if any(agent.superseded for agent in agents):
                 if job.live and job.shared:
                     self._end_step(job, Fate("", frozenset(), ended_by="superseded"))
@@ -365,40 +385,49 @@ class NastySlurm:
                 if not agent.finished:
                     agent.train()
 
-    def end(self, job: Job, fate: Fate, *, late: bool = False) -> None:
-        """It ends.
+    def end(self, job: Job, fate: Fate, *, late: bool = False, which: int = 0) -> None:
+        """It ends, or one of several that it runs.
 
         Args:
             late: the agents' word is written only after Slurm has shown the end, see `say`.
+            which: of those that it runs.
         """
-        part = job.part
-        if fate.reaches and job.training:
-            self.work(job, max(0, (job.payload.target_step or 0) - job.agents[0].step))
-        if part is not job.part or (fate.reaches and not job.training):
-            return  # it had to give way
+        for part in every(job.trained, which):
+            job.part = part
+            if fate.reaches:
+                self._work(job, max(0, (job.payload.target_step or 0) - job.agents[0].step))
+            if part not in job.trained:
+                return  # it had to give way
+        if fate.reaches and not job.training:
+            return
         if job.live and job.shared and job.training and fate.state in BY_ITSELF:
             self._end_step(job, fate)
             return
         self._over(job, fate)
-        if late and job.turns and job.training:  # the end of the job reaches the step before its agents say so
-            job.turns.ended(job.part.index, 0, 1.0, self._clock.node_s())
+        for part in job.trained:
+            if late and job.turns:  # the end of the job reaches the step before its agents say so
+                job.turns.ended(part.index, 0, 1.0, self._clock.node_s())
+            self._end_part(part, fate, GUESSES if late else frozenset())
+        if not late:
+            self.say(job)
+
+    def _end_part(self, part: Part, fate: Fate, guesses: frozenset[str]) -> None:
         if fate.zombie:
-            job.part.classes |= COMPLETES.classes
+            part.classes |= COMPLETES.classes
         elif not fate.word:
-            for agent in job.agents:
+            for agent in part.agents:
                 agent.die()
-        elif job.training:
-            job.part.unsaid = fate
-            job.part.classes |= GUESSES if late else set()
-            if not late:
-                self.say(job)
+        else:
+            part.unsaid = fate
+            part.classes |= guesses
 
     def say(self, job: Job) -> None:
         """The agents of a job that is over write down how it ended."""
-        fate, job.part.unsaid = job.part.unsaid, None
-        for agent in job.agents:
-            if fate and agent.alive:
-                agent.end(fate)
+        for part in job.parts:
+            fate, part.unsaid = part.unsaid, None
+            for agent in part.agents:
+                if fate and agent.alive:
+                    agent.end(fate)
 
     def lose_state(self, *, zombies: bool) -> None:
         """Slurm's state directory is lost: nobody knows the jobs any more, and their numbers are given out again."""
@@ -406,9 +435,10 @@ class NastySlurm:
         for job in self.jobs:
             if job.live or job.training:
                 self._over(job, VANISHES)
-                job.part.classes |= COMPLETES.classes if zombies else set()
+                for part in job.trained or [job.part]:
+                    part.classes |= COMPLETES.classes if zombies else set()
             job.forgotten = True
-            for agent in job.agents:
+            for agent in (agent for part in job.trained for agent in part.agents):
                 if agent.alive and not zombies:
                     agent.die()
 
@@ -423,7 +453,7 @@ class NastySlurm:
                     self.end(job, COMPLETES)
             if not job.live and job.training:
                 self.work(job, (job.payload.target_step or 0) + 1)
-                for agent in job.agents:
+                for agent in (agent for part in job.trained for agent in part.agents):
                     if agent.alive:
                         agent.end(COMPLETES)
 
@@ -439,21 +469,24 @@ class NastySlurm:
         assert sorted(of_task) == list(range(batch.size))
         times = self._clock.slurm_s(), self._clock.now_s + delay_s
         for task, parts in of_task.items():
-            self.jobs.append(Job(batch.token, task, f"{number}_{task}", parts, parts[0], batch.folder, *times))
+            job = Job(batch.token, task, f"{number}_{task}", parts, parts[0], batch.folder, *times)
+            self.jobs.append(replace(job, lanes=batch.lanes))
         return [f"{number}_{index}" for index in range(batch.size)]
 
     def _over(self, job: Job, fate: Fate) -> None:
         now_s = self._clock.slurm_s()
         job.becomes(fate.state or job.state, ended_s=now_s, step_out_of_memory=fate.step_out_of_memory)
-        job.part.classes |= fate.classes
-        job.part.blind = set(fate.blind)
+        for part in job.trained or [job.part]:
+            part.classes |= fate.classes
+            part.blind = set(fate.blind)
         if job.shared:
             self._leave_rest(job, fate.state)
             if not job.started_s:
                 for part in job.parts:
                     part.classes |= fate.classes
-        if fate.saves and job.training and job.agents[0].finished:
-            job.part.classes |= COMPLETES.classes
+        for part in job.trained:
+            if fate.saves and part.agents[0].finished:
+                part.classes |= COMPLETES.classes
 
     def _shown(self, job: Job, how: str, since_s: float) -> JobView | None:
         if job.ended_s and not self.accounting and self._clock.slurm_s() - job.ended_s > MIN_JOB_AGE_S:

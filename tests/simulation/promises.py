@@ -100,7 +100,7 @@ class Promises:
 
     def _check_live(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
         """An attempt whose job trained when it was judged is over only where nobody had heard of it for long."""
-        live = {job.name for job in self.cluster.running() if job.training}
+        live = {part.name for job in self.cluster.running() for part in job.trained}
         for row in rows:
             new = row.state in TERMINAL_ATTEMPT and row.id not in self._ended
             if new and (runs[row.run_id].name, row.generation) in live:

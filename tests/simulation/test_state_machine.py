@@ -71,6 +71,7 @@ class Machine(RuleBasedStateMachine):
         builtin=st.booleans(),
         nodes=st.sampled_from([1, 1, 2]),
         runs_per_job=st.sampled_from(RUNS_PER_JOB),
+        lanes=st.sampled_from([1, 2]),
         accounting=st.booleans(),
         error_s=st.sampled_from([0.0, 0.0, 3600.0, -3600.0]),
         nodes_error_s=st.sampled_from([0.0, 0.0, -700.0, 2 * DAY_S, -2 * DAY_S]),
@@ -80,11 +81,11 @@ class Machine(RuleBasedStateMachine):
         backoff_s=st.sampled_from([0, 30]),
     )
     def begin(
-        self, builtin: bool, nodes: int, runs_per_job: int, accounting: bool, error_s: float, nodes_error_s: float,
-        crash: int, infra: int, oom: int, backoff_s: int,
+        self, builtin: bool, nodes: int, runs_per_job: int, lanes: int, accounting: bool, error_s: float,
+        nodes_error_s: float, crash: int, infra: int, oom: int, backoff_s: int,
     ) -> None:  # fmt: skip
         retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
-        spec = make_spec(builtin=builtin, nodes=nodes, runs_per_job=runs_per_job, retry=retry)
+        spec = make_spec(builtin=builtin, nodes=nodes, runs_per_job=runs_per_job, lanes=lanes, retry=retry)
         clocks = {"error_s": error_s, "nodes_error_s": nodes_error_s}
         self.world = World(self.store, self.clock, spec, accounting=accounting, **clocks)
         self.cluster = self.world.cluster
@@ -154,7 +155,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=WHICH, fate=ENDINGS, late=st.booleans())
     def a_job_ends(self, which: int, fate: str, late: bool) -> None:
         for job in every(self._ending(), which):
-            self.cluster.end(job, FATES[fate], late=late)
+            self.cluster.end(job, FATES[fate], late=late, which=which)
 
     @precondition(lambda self: self.cluster.pending())
     @rule(which=WHICH, fate=st.sampled_from(sorted(PENDING_FATES)))
@@ -317,7 +318,7 @@ def here(store: Store, clock: Clock) -> Iterator[Machine]:
     Here.store, Here.clock = store, clock
     made = Here()
     quiet = {"accounting": False, "error_s": 0.0, "nodes_error_s": 0.0, "builtin": False, "backoff_s": 30}
-    made.begin(crash=0, infra=1, oom=0, nodes=2, runs_per_job=1, **quiet)
+    made.begin(crash=0, infra=1, oom=0, nodes=2, runs_per_job=1, lanes=1, **quiet)
     yield made
     made.world.close()
 

@@ -46,7 +46,7 @@ NO_PROCESS = 2**22 + 1
 """A process number that Linux never gives."""
 
 
-def make_spec(*, builtin: bool, nodes: int, runs_per_job: int, retry: dict[str, int]) -> dict[str, Any]:
+def make_spec(*, builtin: bool, nodes: int, runs_per_job: int, lanes: int, retry: dict[str, int]) -> dict[str, Any]:
     """A spec of as many runs as DEPTHS."""
     own = {"command": ["train.py", "{depth}"], "train": {"steps": TARGET}}
     trained = {
@@ -60,9 +60,12 @@ def make_spec(*, builtin: bool, nodes: int, runs_per_job: int, retry: dict[str, 
             "checkpoint_every": 2,
         }
     }
+    slurm: dict[str, Any] = {"gpus_per_node": 1, "nodes": nodes, "mem": "1G", "time": "5", "runs_per_job": runs_per_job}
+    if nodes == 1 and runs_per_job > 1:
+        slurm |= {"gpus_per_node": lanes, "gpus_per_run": 1}
     return {
         "name": "c",
-        "slurm": {"gpus_per_node": 1, "nodes": nodes, "mem": "1G", "time": "5", "runs_per_job": runs_per_job},
+        "slurm": slurm,
         "ranks_per_node": 1,
         "retry": {"max_backoff_s": 600, **retry},
         **(trained if builtin else own),
