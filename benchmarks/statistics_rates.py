@@ -37,6 +37,7 @@ class Simulated:
     says_tokens: bool = True
     own_loss: bool = False
     devices: tuple[str, ...] = ()
+    neighbours: float = 0.0
 
     @property
     def counted(self) -> tuple[SimpleNamespace, ...]:

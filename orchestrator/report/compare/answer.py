@@ -18,7 +18,7 @@ from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metr
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
-from .conditions import Condition, circumstances, few_repeats, unlike
+from .conditions import LEAST_NEIGHBOURS, Condition, circumstances, few_repeats, unlike
 from .ignored_axes import ignored, learning_axes
 from .ranking import (
     best_learners,
@@ -324,6 +324,9 @@ def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison])
 def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
     if change := next((text for one in comparisons for run in one.condition.counted if (text := change_text(run))), ""):
         yield Reason(Why.ALIKE, detail=change)
+    beside = [one.condition.neighbours for one in comparisons if one.condition.counted]
+    if beside and min(beside) >= LEAST_NEIGHBOURS > max(beside) - min(beside):  # more differ: see `circumstances`
+        yield Reason(Why.SHARED_NODE, number=sum(beside) / len(beside))
     for axis in ignored(run for one in comparisons for run in one.condition.runs):
         yield Reason(Why.IGNORED, (axis,))
 

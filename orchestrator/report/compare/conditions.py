@@ -45,6 +45,10 @@ _DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres",
 """Of Slurm: what decides on which devices a job trains."""
 
 
+LEAST_NEIGHBOURS: Final = 0.5
+"""How many more runs on a node, on average, may change the time of a step."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A point of the matrix with its repeats, in order; named after the first, without the repeat's number.
@@ -104,6 +108,11 @@ class Condition:
     def devices(self) -> tuple[str, ...]:
         """The kinds of devices of counted repeats, as far as known; several if repeats differ."""
         return tuple(dict.fromkeys(kind for run in self.counted if (kind := _devices(run))))
+
+    @cached_property
+    def neighbours(self) -> float:
+        """How many other runs trained beside its counted repeats at a time, on average."""
+        return sum(run.neighbours for run in self.counted) / max(1, len(self.counted))
 
     @cached_property
     def inherited(self) -> dict[str, Mapping[str, str]]:
@@ -223,8 +232,8 @@ def environment_key(condition: Condition) -> dict[str, Any]:
 
 
 def unlike(one: Condition, other: Condition) -> bool:
-    """Whether devices or inherited variables, which the spec does not decide, may explain how their speeds differ."""
-    return _unlike_devices(one, other) or bool(_unlike_variables(one, other))
+    """Whether devices, neighbours or inherited variables, which the spec does not decide, may explain other speeds."""
+    return _unlike_devices(one, other) or _unlike_neighbours(one, other) or bool(_unlike_variables(one, other))
 
 
 def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Reason]:
@@ -235,6 +244,13 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Rea
     variables = {one.title: differ for one in compared if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in variables.values() for name in several}):
         yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *variables])), detail=some(names, 4))
+    if beside := [one for one in compared if _unlike_neighbours(first, one)]:
+        numbers = some([f"{one.title}: {one.neighbours:.1f}" for one in (first, *beside)], 4)
+        yield Reason(Why.NEIGHBOURS, detail=numbers)
+
+
+def _unlike_neighbours(one: Condition, other: Condition) -> bool:
+    return abs(one.neighbours - other.neighbours) >= LEAST_NEIGHBOURS
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:

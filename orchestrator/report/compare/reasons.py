@@ -36,6 +36,8 @@ class Why(StrEnum):
     LOSS_VARIES = "losses_vary"
     DEVICES = "different_devices"
     VARIABLES = "different_variables"
+    NEIGHBOURS = "different_neighbours"
+    SHARED_NODE = "shared_node"
     IGNORED = "axis_without_effect"
     ALIKE = "changed_alike"
 
@@ -92,6 +94,8 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.LOSS_VARIES: "its loss may be up to {number} above the baseline's (margin: {detail}); add repeats",
     Why.DEVICES: "jobs that ask for the same ran on different devices: {detail}",
     Why.VARIABLES: "jobs inherited different values of {detail} from the shell ({names}); set them in `env`",
+    Why.NEIGHBOURS: "runs trained beside unequally many others on their nodes ({detail}), which may change step times",
+    Why.SHARED_NODE: "step times were measured beside {number} other runs on the same node",
     Why.ALIKE: "retries ran all with {detail}: compared with each other",
     Why.IGNORED: "{names} changes no digit of any loss: does the script read it?",
 }
@@ -106,6 +110,7 @@ _SHORT: Final[Mapping[Why, str]] = {
     Why.LOSS_VARIES: "its loss may be higher",
     Why.DEVICES: "devices differ",
     Why.VARIABLES: "environments differ",
+    Why.NEIGHBOURS: "neighbours on nodes differ",
 }
 """Doubts in the sentence of an answer."""
 

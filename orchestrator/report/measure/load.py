@@ -17,6 +17,7 @@ from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.lease import looked_s
 
+from .neighbours import neighbours
 from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")
@@ -31,7 +32,8 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     measured = []
     with store.read() as conn:
         until_s = looked_s(conn, store.now(conn), campaign.id)
-        ran = (row for row in queries.attempts(conn, campaign.id) if row.failure_class != FailureClass.RETURNED)
+        ran = [row for row in queries.attempts(conn, campaign.id) if row.failure_class != FailureClass.RETURNED]
+        beside = neighbours(ran)
         attempts = {run_id: list(own) for run_id, own in groupby(ran, lambda attempt: attempt.run_id)}
         events = queries.events(conn, campaign.id)
         reports = _said(events)
@@ -68,6 +70,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 until_s=until_s,
                 searched_s=searched_s,
+                neighbours=beside.get(run.id, 0.0),
             )
             measured.append(measured_run(data))
     return measured

@@ -61,6 +61,7 @@ class RunData:
         forwarded: id of the run in each tool.
         until_s: time of the last look at running attempts.
         searched_s: seconds of the search for the micro-batch, by attempt id.
+        neighbours: as of `MeasuredRun`.
     """
 
     run: RunRow
@@ -78,6 +79,7 @@ class RunData:
     forwarded: Mapping[str, str]
     until_s: float
     searched_s: Mapping[int | None, float]
+    neighbours: float = 0.0
 
     @property
     def mine(self) -> list[AttemptRow]:
@@ -129,6 +131,7 @@ class MeasuredRun:
         mixed: its steps are of attempts with different micro-batches or changes.
         alike: a retry changed all completed runs of its workload alike, so they compare.
         shared_job: the job with several runs in which all its attempts ran; "" if there is no such job.
+        neighbours: how many other runs ran on parts of its node at a time, on average.
     """
 
     name: str
@@ -172,6 +175,7 @@ class MeasuredRun:
     mixed: bool
     alike: bool = False
     shared_job: str = ""
+    neighbours: float = 0.0
 
     @property
     def completed(self) -> bool:
@@ -285,6 +289,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         span_s=_span_s(mine),
         generation=newest.generation if newest else 0,
         shared_job=_shared_job(mine),
+        neighbours=data.neighbours,
         mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in generations}) > 1,
         **_batch(run.config, mine),
     )

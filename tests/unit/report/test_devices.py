@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
+from dscampaign.orchestrator.report.measure.neighbours import neighbours
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.policy_world import attempt_row
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 ASKED = {"partition": "gpu", "gpus_per_node": 2}
@@ -71,3 +75,32 @@ def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     advised = answer(found)
     assert not advised.proven
     assert advised.doubts[0].text.endswith(f"{H100} (b, b-r1 and 1 more), {A100} (b-r2)")
+
+
+@pytest.mark.parametrize(
+    ("beside", "doubts", "remarks"),
+    [
+        ({"a": 3.0, "b": 1.0}, ["beside unequally many others on their nodes (b: 1.0, a: 3.0)"], []),
+        ({"a": 3.0, "b": 2.8}, [], ["measured beside 3 other runs on the same node"]),
+        ({"a": 0.0, "b": 0.2}, [], []),
+    ],
+)
+def test_other_runs_on_the_node_may_take_time(
+    planted: Plant, beside: dict[str, float], doubts: list[str], remarks: list[str]
+) -> None:
+    runs = planted(on(A100, "a", 0.1, 1), on(A100, "b", 0.05, 2))
+    found = compared([replace(run, neighbours=beside[run.name[0]]) for run in runs])
+    advised = answer(found)
+    assert [part in doubt.text for doubt, part in zip(advised.doubts, doubts, strict=True)] == [True] * len(doubts)
+    assert [part in told.text for told, part in zip(advised.remarks, remarks, strict=True)] == [True] * len(remarks)
+    assert advised.proven == (not doubts)
+
+
+def test_neighbours_are_runs_of_one_job_at_one_time() -> None:
+    row = attempt_row()
+    spans = {1: (10.0, 20.0), 2: (10.0, 30.0), 3: (25.0, 35.0), 4: (35.0, 40.0)}
+    rows = [
+        replace(row, run_id=run, task=0, job_id="7_0", started_s=start, ended_s=end)
+        for run, (start, end) in spans.items()
+    ]
+    assert neighbours([*rows, replace(rows[0], run_id=5, job_id="7_1")]) == {1: 1.0, 2: 0.75, 3: 0.5}
