@@ -19,7 +19,7 @@ SPEC: Final = "SPEC"
 CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""
 
-_WITHOUT_PLACE: Final = frozenset({"completion", "diagnose", "init", "validate"})
+_WITHOUT_PLACE: Final = frozenset({"completion", "diagnose", "init", "schema", "validate"})
 _FILE: Final = "sqlite:///"
 
 

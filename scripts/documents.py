@@ -103,7 +103,7 @@ def _status() -> Fields:
     }
     reconciler = _part(
         "Reconciler",
-        {"host": str, "pid": int, "expires_s": float, "asked_s": float | None, "heard_s": float | None, "trouble": str},
+        {"host": str, "pid": str, "expires_s": float, "asked_s": float | None, "heard_s": float | None, "trouble": str},
     )
     retries = _part("Retries", {"on": bool, "job_id": str | None, "job_state": str | None})
     return {

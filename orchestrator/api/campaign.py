@@ -24,7 +24,7 @@ from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status,
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .passes import passes, until_settled
+from .passes import Detaching, passes, until_settled
 from .submission import Proposal, large, read_submission
 
 if TYPE_CHECKING:
@@ -100,11 +100,13 @@ class Campaign:
         """Return the effect of submitting the spec on each run; changes nothing."""
         return make_plan(self._location.open_if_any(), self._spec)
 
-    def submit(self, *, yes: bool = False) -> CampaignStatus:
+    def submit(self, *, yes: bool = False, detach: bool | None = None) -> CampaignStatus:
         """Submit the runs of the spec that are not in the store yet; return the status after one pass.
 
         Args:
             yes: Submit also if it ends runs or is larger than `ask_above_runs` or `ask_above_gpu_hours`.
+            detach: Leave retries to a job, or on this host to a process; False leaves them to `wait`. Default: to a
+                job, if the store can be opened there.
 
         Raises:
             UserError: Without `yes`, for one of these reasons; or Slurm would refuse a job. Nothing was submitted.
@@ -112,7 +114,7 @@ class Campaign:
         """
         proposal = Proposal(self._spec, self._location)
         _require(proposal.doubt, yes=yes)
-        return _one_pass(*proposal.record())
+        return _one_pass(*proposal.record(), then=Detaching(self._location.settings, detach))
 
     def wait(self, *, progress: bool = True, timeout: float | None = None) -> CampaignStatus:
         """Run passes until every run is settled: failed runs are retried, interrupted runs resume.
@@ -147,7 +149,7 @@ class Campaign:
         `runs[i]` has state, step, losses (nats, or the script's unit), `tokens_per_s`, `mem_reserved_gb` (GB) and the
         reason of its state.
         """
-        store, row, chosen = self._chosen(runs)
+        store, row, chosen = self.selected(*runs)
         status = with_titles(store, read_status(store, row).of(chosen))
         return with_final_figures(store, status)
 
@@ -204,7 +206,7 @@ class Campaign:
         """Cancel runs with these names or patterns and their jobs, or `everything`; return the status after a pass."""
         if bool(runs) is everything:
             raise UserError("which runs?", "name them, or write everything=True")
-        store, row, chosen = self._chosen(runs)
+        store, row, chosen = self.selected(*runs)
         desired.cancel(store, row, names_of(store, row, chosen))
         return _one_pass(store, row, cancelled=True)
 
@@ -214,11 +216,16 @@ class Campaign:
         Args:
             yes: Retry also if it is larger than `ask_above_runs` or `ask_above_gpu_hours`.
         """
-        store, row, chosen = self._chosen(runs)
+        store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)
         _require(large(self._location.settings, len(plan.again), plan.gpu_hours), yes=yes)
         desired.retry(store, row, [run.name for run in plan.again])
-        return _one_pass(store, row)
+        return _one_pass(store, row, then=Detaching(self._location.settings, None) if plan.again else None)
+
+    def selected(self, *runs: str) -> tuple[Store, CampaignRow, Selection]:
+        """Return the store, the campaign's row, and the runs with these names or patterns; all without any."""
+        store = self._location.open()
+        return store, *select(store, (self.name, *runs))
 
     @property
     def _spec(self) -> Submission:
@@ -236,10 +243,6 @@ class Campaign:
     def _found(self) -> tuple[Store, CampaignRow]:
         store = self._location.open()
         return store, find(store, self.name)
-
-    def _chosen(self, runs: Sequence[str]) -> tuple[Store, CampaignRow, Selection]:
-        store = self._location.open()
-        return store, *select(store, (self.name, *runs))
 
 
 def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, cancelled: bool = False) -> Retry:
@@ -261,9 +264,13 @@ def _require(doubt: str | None, *, yes: bool) -> None:
         raise UserError(f"nothing was done: {doubt}", "write yes=True")
 
 
-def _one_pass(store: Store, row: CampaignRow, *, cancelled: bool = False) -> CampaignStatus:
+def _one_pass(
+    store: Store, row: CampaignRow, *, cancelled: bool = False, then: Detaching | None = None
+) -> CampaignStatus:
     for outcome in passes(store, row, cancelled=cancelled):
         status = outcome[1]
+    if then and not status.settled and then.start(store, row, _tell):
+        status = read_status(store, row)
     return with_final_figures(store, status)
 
 

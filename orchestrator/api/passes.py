@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple
 
 from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import CANCELLING
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.settings import Settings
 
 CANCELLED_S = 1.0
 """After this time Slurm has ended most jobs."""
@@ -45,6 +48,27 @@ def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
         return reconciler.run_pass()
     except (LeaseHeld, StaleLease) as held:
         return held
+
+
+class Detaching(NamedTuple):
+    """The wish for a reconciler that goes on: as the user `asked`, or else by default, if it can be a job."""
+
+    settings: Settings
+    asked: bool | None
+
+    def start(self, store: Store, campaign: CampaignRow, tell: Callable[[str], object]) -> bool:
+        """Start it, unless there is one; return whether there is. By default, only report why there is none."""
+        from dscampaign.orchestrator.campaign import detach
+
+        try:
+            if self.asked or (self.asked is None and self.settings.detach and detach.runs_as_job(store, campaign)):
+                detach.detach(store, campaign, self.settings)
+                return True
+        except UserError as error:
+            if self.asked:
+                raise
+            tell(f"note: {error.message}{f' ({error.hint})' if error.hint else ''}")
+        return False
 
 
 def until_settled(

@@ -87,14 +87,15 @@ def echo_screen(text: str) -> None:
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document with the version of its schema, indented on a terminal."""
+    """Print one JSON document, indented on a terminal."""
+    echo(json_text(document, 2 if sys.stdout.isatty() else None))
+
+
+def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return a document as strict JSON, with the version of its schema."""
     from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
 
-    indent = 2 if sys.stdout.isatty() else None
-    echo(_dumps({"schema_version": SCHEMA_VERSION, **document}, indent))
-
-
-def _dumps(value: object, indent: int | None) -> str:
+    value = {"schema_version": SCHEMA_VERSION, **document}
     try:
         return json.dumps(value, default=_plain, allow_nan=False, indent=indent)
     except ValueError:

@@ -21,6 +21,7 @@ from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
 from .console import Verbs, completing, completion, echo, echo_err, echo_error
 from .export import export, promote, weights
+from .mcp import mcp
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
 from .show import diagnose, doctor, explain, logs, status
@@ -52,7 +53,7 @@ def campaign(ctx: click.Context) -> None:
 
 _RUNS = (init, schema, validate, plan, render, submit, reconcile, cancel, retry, status, explain, logs)
 _RESULTS = (export, report, recommend, compare, promote, weights)
-for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, db, completion):
+for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, mcp, db, completion):
     campaign.add_command(_verb)
 
 

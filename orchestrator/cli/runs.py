@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,9 +33,9 @@ from .spec import read_submission, set_option, spec_argument, warn_of_other_stor
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
+    from dscampaign.orchestrator.api.passes import Detaching
     from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.selection import Selection
-    from dscampaign.orchestrator.settings import Settings
 
 
 @verb
@@ -73,6 +73,8 @@ def submit(
       campaign submit campaign.yaml --yes --watch
       campaign submit campaign.yaml --set train.steps=10 --set name=trial
     """
+    from dscampaign.orchestrator.api.passes import Detaching
+
     from .spec import plan as plan_verb
     from .watch import terminated_as_interrupted
 
@@ -219,6 +221,7 @@ def retry(
       campaign retry sweep --all
     """
     from dscampaign.orchestrator.api.campaign import planned_retry
+    from dscampaign.orchestrator.api.passes import Detaching
     from dscampaign.orchestrator.api.submission import large
     from dscampaign.orchestrator.campaign import desired
     from dscampaign.orchestrator.campaign.selection import open_selection
@@ -266,7 +269,7 @@ def _one_pass(
     from .watch import print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))
-    if then and not status.settled and then.start(store, campaign):
+    if then and not status.settled and then.start(store, campaign, echo_err):
         status = read_status(store, campaign)
     status = with_queue(store, status)
     whole = print_end(status, store, as_json, brief=True)
@@ -283,27 +286,6 @@ def _one_pass(
     if not status.settled:
         return EXIT_UNSETTLED if report_unsettled else EXIT_OK
     return EXIT_OK if status.all_completed else EXIT_FAILED
-
-
-class Detaching(NamedTuple):
-    """The wish for a reconciler that goes on: as the user `asked`, or else by default, if it can be a job."""
-
-    settings: Settings
-    asked: bool | None
-
-    def start(self, store: Store, campaign: CampaignRow) -> bool:
-        """Start it, unless there is one; return whether there is. By default, only report why there is none."""
-        from dscampaign.orchestrator.campaign import detach
-
-        try:
-            if self.asked or (self.asked is None and self.settings.detach and detach.runs_as_job(store, campaign)):
-                detach.detach(store, campaign, self.settings)
-                return True
-        except UserError as error:
-            if self.asked:
-                raise
-            echo_err(f"note: {error.message}{f' ({error.hint})' if error.hint else ''}")
-        return False
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:

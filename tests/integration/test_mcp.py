@@ -1,0 +1,67 @@
+"""Campaigns as tools of an agent, seen by the protocol's own client over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonschema import validate
+from mcp import Client, StdioServerParameters
+
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.api.campaign import Campaign
+from dscampaign.scripts.documents import documents
+from dscampaign.tests.support.cli_world import make_world
+
+READING = {"plan", "status", "explain", "compare", "recommend"}
+WRITING = {"submit", "cancel", "retry"}
+
+
+def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> None:
+    make_world(tmp_path).store.close()
+    place = ["-m", "dscampaign.orchestrator.cli", "mcp", "--dir", str(tmp_path / "campaign")]
+
+    async def read() -> list[Any]:
+        async with Client(StdioServerParameters(command=sys.executable, args=place, cwd=tmp_path)) as client:
+            calls: list[tuple[str, dict[str, Any]]] = [("status", {"runs": ["b*"]})]
+            calls += [("explain", {"run": run}) for run in ("bad", "smoll")]
+            return [
+                (await client.list_tools()).tools,
+                *[await client.call_tool(name, arguments) for name, arguments in calls],
+                await client.call_tool("cancel", {"campaign": "sweep", "everything": True}),
+            ]
+
+    tools, status, explained, mistaken, refused = asyncio.run(read())
+    assert {tool.name: tool.annotations.read_only_hint for tool in tools} == dict.fromkeys(READING, True)
+    assert all(tool.description for tool in tools)
+    validate(status.structured_content, documents()["status"].schema())
+    assert [run["name"] for run in status.structured_content["runs"]] == ["bad"]
+    validate(explained.structured_content, documents()["run"].schema())
+    assert json.loads(explained.content[0].text) == explained.structured_content
+    assert (mistaken.is_error, "did you mean" in mistaken.content[0].text) == (True, True)
+    assert mistaken.content[0].text.endswith("exit code 2")
+    assert refused.is_error
+    assert Campaign.open("sweep", dir=str(tmp_path / "campaign")).status("new").counts == {RunState.PENDING: 1}
+
+
+def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
+    from dscampaign.orchestrator.campaign.location import PlaceOptions
+    from dscampaign.orchestrator.cli.mcp import server_of
+
+    world = make_world(tmp_path)
+
+    async def write() -> Any:
+        async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=True)) as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            refused = await client.call_tool("cancel", {"campaign": "sweep"})
+            return tools, refused, await client.call_tool("cancel", {"campaign": "sweep", "runs": ["new"]})
+
+    tools, refused, cancelled = asyncio.run(write())
+    assert tools == READING | WRITING
+    assert "which runs?" in refused.content[0].text
+    states = {run["name"]: run["state"] for run in cancelled.structured_content["runs"]}
+    assert states["new"] == "cancelled"
+    world.store.close()
