@@ -6,10 +6,34 @@ import json
 from typing import Any, Final
 
 from dscampaign.db.records import ENDING, EventRow, RunStatus
-from dscampaign.db.states import RunState
+from dscampaign.db.states import CANCELLING, AttemptState, RunState
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import clean, duration, figure, shorten, words
 
 from .status import CampaignStatus
+
+LOOKS: Final[dict[str, tuple[str, str]]] = {
+    RunState.PENDING: ("·", "dim"),
+    RunState.QUEUED: ("…", "blue"),
+    RunState.RUNNING: ("▶", "cyan"),
+    CANCELLING: ("−", "yellow"),
+    RunState.COMPLETED: ("✓", "green"),
+    RunState.FAILED: ("✗", "red"),
+    RunState.HELD: ("!", "yellow"),
+    RunState.CANCELLED: ("−", "dim"),
+    RunState.SCREENED: ("−", "dim"),
+    AttemptState.INTENT: ("·", "dim"),
+    FailureClass.STOPPED: ("−", "dim"),
+}
+"""Sign and colour of each state of a run or an attempt, in the order of a run's life."""
+
+
+def step_text(step: int | None, target_step: int | None) -> str:
+    """`120/1,000`, `–/1,000` before the first step; "" if nothing is known."""
+    if step is None:
+        return f"–/{target_step:,}" if target_step else ""
+    return f"{step:,}/{target_step:,}" if target_step else f"{step:,}"
+
 
 TRAINING: Final = "training"
 _PHASES: Final = {

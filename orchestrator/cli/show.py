@@ -1,7 +1,8 @@
-"""Commands that only read: status, explain, logs, doctor, diagnose."""
+"""Commands that only read: status, top, explain, logs, doctor, diagnose."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -14,11 +15,12 @@ import click
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.doctor.check import Check, Severity
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, source, words
 
 from .campaigns import echo_overview
 from .console import (
+    campaign_argument,
     echo_age,
     echo_either,
     echo_err,
@@ -32,12 +34,14 @@ from .console import (
     store_options,
     verb,
 )
-from .pages.text import Cell, Page, Style, table
+from .pages.text import Cell, Page, Style, fold, table
 from .spec import read_submission, set_option
 
 if TYPE_CHECKING:
+    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.diagnosis import Explained
     from dscampaign.orchestrator.campaign.selection import Selection
+    from dscampaign.orchestrator.live.top import Top
 
 
 @verb
@@ -95,6 +99,49 @@ def status(
         shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
         echo_screen(status_page(shown, page, height, campaign_status if chosen else None))
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
+
+
+@verb
+@campaign_argument
+@store_options
+def top(name: str | None, place: PlaceOptions) -> int:
+    """Watch campaigns and their runs on the whole terminal.
+
+    Shows curves of the loss, why runs wait, and the newest events; ? lists the keys. Only reads. Without a terminal,
+    use `campaign status --watch`.
+
+    Examples:
+      campaign top
+      campaign top sweep
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        follow = typed("status", *([name] if name else []), "--watch")
+        raise UserError("this needs a terminal", f"`{follow}` writes lines")
+    location = locate(place, [name])
+    with needs_the_extra():
+        view_of(location.open(), location.name).run()
+    return EXIT_OK
+
+
+def view_of(store: Store, name: str | None) -> Top:
+    """Return the view of a store; raises UserError without a campaign, or if it has none of that name."""
+    from dscampaign.orchestrator.campaign.documents import run_details
+    from dscampaign.orchestrator.campaign.selection import campaigns_of, find_run
+    from dscampaign.orchestrator.live.model import LiveStore
+    from dscampaign.orchestrator.live.top import Texts, Top
+
+    from .pages.describe import run_page
+    from .pages.status import summary
+
+    if not (campaigns := campaigns_of(store, name)):
+        raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
+
+    def explain(campaign: str, run: str, width: int) -> str:
+        page = Page(colour=True, width=width)
+        return fold(run_page(run_details(store, *find_run(store, [campaign, run])), page), width)
+
+    shown = campaigns[0].name if len(campaigns) == 1 else None
+    return Top(LiveStore(store), shown, Texts(lambda status: summary(status, Page(colour=True)), explain))
 
 
 @verb

@@ -11,7 +11,7 @@ from typing import Final
 
 from dscampaign.db.records import COMPLETED_EARLY, AttemptRow, RunStatus
 from dscampaign.db.states import CANCELLING, AttemptState, RunState
-from dscampaign.orchestrator.campaign.activity import doing, why
+from dscampaign.orchestrator.campaign.activity import LOOKS, doing, step_text, why
 from dscampaign.orchestrator.campaign.status import (
     TROUBLED,
     WORST_FIRST,
@@ -40,30 +40,20 @@ from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
 from .text import Cell, Page, Style, changed_line, changed_name, fold, table
 
-_LOOKS: Final[dict[str, tuple[str, Style]]] = {
-    RunState.PENDING: ("·", Style.DIM),
-    RunState.QUEUED: ("…", Style.BLUE),
-    RunState.RUNNING: ("▶", Style.CYAN),
-    CANCELLING: ("−", Style.YELLOW),
-    RunState.COMPLETED: ("✓", Style.GREEN),
-    RunState.FAILED: ("✗", Style.RED),
-    RunState.HELD: ("!", Style.YELLOW),
-    RunState.CANCELLED: ("−", Style.DIM),
-    RunState.SCREENED: ("−", Style.DIM),
-    AttemptState.INTENT: ("·", Style.DIM),
-    FailureClass.STOPPED: ("−", Style.DIM),
-}
-
-
 _SUBMITTED: Final = "being submitted"
 """An `intent`: sbatch has not confirmed it."""
 
 
 def state_cell(state: str, *, early: bool = False) -> Cell:
     """The state in a table; `early`: completed before its target step."""
-    sign, style = _LOOKS[state]
+    sign, style = _look(state)
     word = _SUBMITTED if state == AttemptState.INTENT else state
     return Cell(f"{sign} {word} early", Style.YELLOW) if early else Cell(f"{sign} {word}", style)
+
+
+def _look(state: str) -> tuple[str, Style]:
+    sign, colour = LOOKS[state]
+    return sign, Style[colour.upper()]
 
 
 def attempt_cell(row: AttemptRow) -> Cell:
@@ -75,10 +65,10 @@ def attempt_cell(row: AttemptRow) -> Cell:
 def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
     """`12 completed (2 early), 8 running, 1 failed`, in the order of a run's life."""
     numbers = {str(state): number for state, number in counts.items() if number}
-    states = ((state, numbers[state]) for state in map(str, _LOOKS) if state in numbers)
+    states = ((state, numbers[state]) for state in map(str, LOOKS) if state in numbers)
     more = {str(RunState.COMPLETED): page.paint(f" ({early:,} early)", Style.YELLOW)} if early else {}
     return ", ".join(
-        page.paint(f"{number:,} {state}", _LOOKS[state][1]) + more.get(state, "") for state, number in states
+        page.paint(f"{number:,} {state}", _look(state)[1]) + more.get(state, "") for state, number in states
     )
 
 
@@ -232,6 +222,13 @@ def headline(status: CampaignStatus, page: Page) -> str:
     return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}"
 
 
+def summary(status: CampaignStatus, page: Page) -> str:
+    """Name and counts, the time that is left, and whether failures are retried, without a next command."""
+    retried = "" if status.settled else " · retries on" if status.reconciled_now else " · retries off"
+    left = _left_text(status)
+    return f"{headline(status, page)}{f' · {left}' if left else ''}{page.paint(retried, Style.DIM)}"
+
+
 def _left_text(status: CampaignStatus) -> str:
     """`about 3 h 20 min left with 4 at once`; "" if nobody knows."""
     if status.all_left_s is None:
@@ -259,7 +256,7 @@ def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]
     return [
         changed_name(_shortened(run.name, page), run.changes),
         Cell(f"▶ {now}", Style.CYAN) if now and run.shown != CANCELLING else state_cell(run.shown, early=run.early),
-        _step(run),
+        step_text(run.step, run.target_step),
         "" if left_s is None else duration(left_s),
         figure(run.loss),
         short_number(run.tokens_per_s),
@@ -270,12 +267,6 @@ def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]
         run.job_id or "",
         run.node_list or "",
     ]
-
-
-def _step(run: RunStatus) -> str:
-    if run.step is None:
-        return f"–/{run.target_step:,}" if run.target_step else ""
-    return f"{run.step:,}/{run.target_step:,}" if run.target_step else f"{run.step:,}"
 
 
 def _micro_batch(run: RunStatus, first: int | None) -> Cell:
