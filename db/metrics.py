@@ -81,11 +81,11 @@ def extra_names(conn: Connection, campaign_id: int) -> list[str]:
     return sorted(conn.execute(query).scalars())
 
 
-def latest(conn: Connection, campaign_id: int) -> dict[int, RunLatest]:
-    """Return the newest figures of each run that has reported, by run id."""
+def latest(conn: Connection, campaign_id: int, run_id: int | None = None) -> dict[int, RunLatest]:
+    """Return the newest figures of each run of a campaign that has reported, or of one run, by run id."""
     columns = [run_latest.c[name] for name in _LATEST_FIELDS]
     query = select(run_latest.c.nonfinite, *columns).join(run, run.c.id == run_latest.c.run_id)
-    rows = conn.execute(query.where(run.c.campaign_id == campaign_id))
+    rows = conn.execute(query.where(run.c.campaign_id == campaign_id if run_id is None else run.c.id == run_id))
     return {values[0]: RunLatest(*_restore(_LATEST_FIELDS, values, mask)) for mask, *values in rows}
 
 

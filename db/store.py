@@ -15,6 +15,7 @@ from sqlalchemy import (
     Float,
     Table,
     column,
+    event,
     func,
     insert,
     inspect,
@@ -160,6 +161,12 @@ class Store:
         """Raise StoreReadOnly if this user may, or should, only read the SQLite file."""
         if self._read_only:
             raise self._read_only.refusal()
+
+    def forbid_writes(self) -> None:
+        """Make the database refuse every write through this object; those of PostgreSQL only read in `read` anyway."""
+        if self.is_sqlite:
+            event.listen(self._engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
+        self.close()
 
     def check_schema(self) -> None:
         """Raise SchemaMismatch unless the database has the schema that this program needs."""

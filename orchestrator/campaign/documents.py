@@ -84,9 +84,9 @@ def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
     return CampaignDetails(status, store.url_without_password, tuple(events), names)
 
 
-def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
-    """Read the details of a run."""
-    status = with_final_figures(store, read_status(store, campaign))
+def run_details(store: Store, campaign: CampaignRow, run: RunRow, status: CampaignStatus | None = None) -> RunDetails:
+    """Read the details of a run, and the status of its campaign unless the caller has it."""
+    status = status or with_final_figures(store, read_status(store, campaign))
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
         used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
@@ -95,7 +95,7 @@ def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
             status=status,
             run=run,
             now=next(row for row in status.runs if row.run_id == run.id),
-            latest=queries.latest(conn, campaign.id).get(run.id),
+            latest=queries.latest(conn, campaign.id, run.id).get(run.id),
             attempts=attempts,
             checkpoints=tuple(queries.checkpoints(conn, run.id)),
             events=tuple(queries.events(conn, campaign.id, run.id)),

@@ -24,6 +24,7 @@ from .export import export, promote, weights
 from .mcp import mcp
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
+from .serve import serve
 from .show import diagnose, doctor, explain, logs, status, top
 from .spec import init, plan, render, schema, validate
 
@@ -51,7 +52,7 @@ def campaign(ctx: click.Context) -> None:
         echo(ctx.get_help())
 
 
-_RUNS = (init, schema, validate, plan, render, submit, reconcile, cancel, retry, status, top, explain, logs)
+_RUNS = (init, schema, validate, plan, render, submit, reconcile, cancel, retry, status, top, serve, explain, logs)
 _RESULTS = (export, report, recommend, compare, promote, weights)
 for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, mcp, db, completion):
     campaign.add_command(_verb)

@@ -43,6 +43,9 @@ SPARK, CHART = 60, 500
 EVENTS: Final = 50
 """Events that a view shows."""
 
+LATEST: Final = 1 << 62
+"""As `since`: no rows, only the status."""
+
 STALE_S: Final = 10.0
 """After so long the campaign is read again though no run changed: ages, and the reconciler's lease."""
 
@@ -86,7 +89,7 @@ class LiveRun(NamedTuple):
         mfu: a share of 1.
         mem_gb: reserved by the fullest rank, in GB.
         micro_batch, first_micro_batch: now, and of its first attempt, if it was retried.
-        gpus: of all its nodes, ranks on a machine without Slurm; None before its first attempt.
+        gpus: of all its nodes; None before its first attempt, and without Slurm.
         attempt: the number of the newest, 0 before the first.
         nodes: in Slurm's syntax.
         ts_s: time of the newest step, epoch seconds of the node.
@@ -211,7 +214,7 @@ class LiveStore:
         with self._lock:
             row = find(self.store, campaign)
             known = self._read(row)
-            whole = not known.whole_since <= since <= self._version
+            whole = since != LATEST and not known.whole_since <= since <= self._version
             chosen = (run for version, _, run in known.rows.values() if whole or version > since)
             return Changes(self._version, whole, list(chosen), known.status)
 
@@ -302,7 +305,7 @@ class LiveStore:
         campaign = status.campaign
         with self.store.read() as conn:
             params = queries.params_of_first_repeats(conn, campaign.id)
-            asked = campaigns.asked(conn, campaign.id)
+            asked = campaigns.asked(conn, campaign.id) if campaign.executor == "slurm" else {}
         per_rank = cache(partial(gpus_per_rank, campaign.executor))
         return titles_of(params), {run_id: per_rank(*own) for run_id, own in asked.items()}
 
@@ -339,7 +342,7 @@ def _row(
         mem_gb=run.mem_reserved_gb,
         micro_batch=run.micro_batch,
         first_micro_batch=status.first_micro_batch.get(run.run_id),
-        gpus=run.world_size * gpus.get(run.run_id, 1.0) if run.world_size else None,
+        gpus=run.world_size * gpus[run.run_id] if run.world_size and run.run_id in gpus else None,
         attempt=run.generation,
         job=clean(run.job_id or ""),
         nodes=clean(run.node_list or ""),

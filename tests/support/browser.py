@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,14 +69,16 @@ class Browser:
         self.evaluate("0")
         return self._errors
 
-    def open(self, page: Path, width: int = 1400, height: int = 900, *, script: bool = True, **media: str) -> None:
-        """Loads a page in a window of this size; ``media`` are features such as `prefers_color_scheme="dark"`."""
+    def open(
+        self, page: Path | str, width: int = 1400, height: int = 900, *, script: bool = True, **media: str
+    ) -> None:
+        """Loads a file or an address in a window; ``media`` are features such as `prefers_color_scheme="dark"`."""
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
         self.call("Emulation.setEmulatedMedia", features=features)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         self._answer(lambda found: found.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
@@ -92,6 +95,28 @@ class Browser:
         """Presses and releases the first button there."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def until(opened: Browser, expression: str) -> Any:
+    """The value of an expression once it is true: charts are drawn behind the script."""
+    for _ in range(600):
+        if found := opened.evaluate(expression):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(expression)
+
+
+def middle(opened: Browser, element: str) -> tuple[float, float]:
+    """The middle of an element, scrolled into the window."""
+    opened.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+    box = f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({element}.getBoundingClientRect())"
+    x, y = opened.evaluate(box)
+    return x, y
+
+
+def click(opened: Browser, element: str) -> None:
+    """Clicks on the middle of an element."""
+    opened.click(*middle(opened, element))
 
 
 @contextmanager

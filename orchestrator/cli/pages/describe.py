@@ -13,7 +13,7 @@ from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
-from dscampaign.orchestrator.campaign.activity import doing, event_text, turn
+from dscampaign.orchestrator.campaign.activity import RunText, doing, event_text, turn
 from dscampaign.orchestrator.campaign.documents import (
     CampaignDetails,
     RunDetails,
@@ -98,12 +98,19 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
 
 def run_page(facts: RunDetails, page: Page) -> str:
     """A run: its figures, every attempt with its verdict and the proof, its events, the next command."""
-    lines = _pairs(_run_pairs(facts, page), page)
-    lines += _section("Attempts", _attempts(facts, page), page)
-    lines += _section("Events", _events(facts.events, page), page)
-    if advice := _next_command(facts):
-        lines += ["", page.paint(f"next: {advice}", Style.CYAN)]
+    text = run_text(facts, page)
+    lines = _pairs(text.facts, page)
+    lines += _section("Attempts", text.attempts, page)
+    lines += _section("Events", text.events, page)
+    if text.next:
+        lines += ["", page.paint(f"next: {text.next}", Style.CYAN)]
     return "\n".join(lines)
+
+
+def run_text(facts: RunDetails, page: Page) -> RunText:
+    """Return the parts of `run_page`."""
+    attempts, events = list(_attempts(facts, page)), list(_events(facts.events, page))
+    return RunText(_run_pairs(facts, page), attempts, events, _next_command(facts))
 
 
 def _next_command(facts: RunDetails) -> str:

@@ -236,6 +236,12 @@ def _left_text(status: CampaignStatus) -> str:
     return f"about {duration(status.all_left_s)} left with {status.shown_counts[RunState.RUNNING]} at once"
 
 
+def notes(status: CampaignStatus) -> list[str]:
+    """Return the time left, the causes of failures, and the reconciler with the next command, a line each."""
+    failures = (_cause(runs, Page(), 1) for runs in failures_of(status))
+    return [*filter(None, [_left_text(status)]), *failures, *_footer(status)]
+
+
 def steps_line(status: CampaignStatus) -> str:
     """The steps of all runs, and the time left; "" if a run does not know its last step."""
     done, target = _steps(status.runs)

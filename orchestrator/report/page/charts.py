@@ -142,13 +142,18 @@ def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
     return _of_curves("loss", title, layers, looks, curves)
 
 
+def paces(curves: Curves, looks: Looks) -> Chart:
+    """Speeds along the steps: `speed` of the curves' rows, in tokens per second."""
+    return _of_curves("pace", "Speed", _lines(curves, looks, "speed", "tokens/s", ",.0f"), looks, curves)
+
+
 def _of_curves(name: str, title: str, layers: Sequence[Any], looks: Looks, curves: Curves) -> Chart:
     chart, data = alt.layer(*layers).add_params(_zoom()), {"rows": curves.rows, "held_out": curves.held_out}
     by_step = {"tokens": curves.tokens, "seconds": curves.seconds}
     return _chart(name, title, chart, looks, data, across=curves.across, **by_step)
 
 
-def _lines(curves: Curves, looks: Looks, field: str, title: str) -> list[Any]:
+def _lines(curves: Curves, looks: Looks, field: str, title: str, form: str = ".4f") -> list[Any]:
     """Return the curves, and a layer with the point next to the pointer."""
     low, high = curves.domain(field)
     y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[low, high], zero=False, nice=False))
@@ -163,7 +168,7 @@ def _lines(curves: Curves, looks: Looks, field: str, title: str) -> list[Any]:
     tooltip = [
         _NAME,
         alt.Tooltip("step:Q", format=",.0f"),
-        alt.Tooltip("loss:Q", format=".4f"),
+        alt.Tooltip(f"{field}:Q", format=form),
         alt.Tooltip("apart:Q", format="+.4f", title="minus baseline"),
     ]
     points = base.mark_point(filled=True, size=70, clip=True).add_params(near).properties(name=HOVER)

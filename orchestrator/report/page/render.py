@@ -72,7 +72,7 @@ CONFIG: Final[Mapping[str, Any]] = {
 def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_s: float) -> str:
     """Return the page, whose first section is the first screen; `made_s` is now, in seconds since 1970."""
     config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
-    style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
+    style, script, bundle = template("report.css"), template("report.js"), vega_bundle()
     ordered = sorted(looks.values(), key=lambda look: look.group == OTHERS)
     page = _render(
         "report.html",
@@ -86,8 +86,8 @@ def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_
             for chart in section.charts
         },
         style=style,
-        style_hash=_hash(style),
-        script_hashes=[_hash(bundle), _hash(script)],
+        style_hash=policy_hash(style),
+        script_hashes=[policy_hash(bundle), policy_hash(script)],
         rows_at_first=ROWS_AT_FIRST,
     )
     return page.replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>")
@@ -99,14 +99,7 @@ def markdown_page(results: Results, sections: Sequence[Section], figures: Mappin
 
 
 def _render(name: str, results: Results, sections: Sequence[Section], made_s: float, **more: Any) -> str:
-    environment = Environment(
-        loader=FunctionLoader(_source),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"md": _markdown}
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment = templates()
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
@@ -118,6 +111,19 @@ def _render(name: str, results: Results, sections: Sequence[Section], made_s: fl
     return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
 
 
+def templates() -> Environment:
+    """Return the environment that reads the templates and escapes everything in those of HTML."""
+    environment = Environment(
+        loader=FunctionLoader(template),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": _markdown}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
+
+
 def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
     """The data of a chart by column, which is shorter."""
     return {
@@ -126,11 +132,13 @@ def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
+    """Return the hash by which a content security policy allows a script or a style sheet."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _source(name: str) -> str:
+def template(name: str) -> str:
+    """Return a file of the templates."""
     return resources.files("dscampaign.templates").joinpath(name).read_text(encoding="utf-8")
 
 

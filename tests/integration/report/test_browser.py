@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.browser import Browser, browser
+from dscampaign.tests.support.browser import Browser, browser, click, middle, until
 from dscampaign.tests.support.planted import Planted, plant
 
 HOSTILE = '</script>"<b>${hidden}'
@@ -51,26 +50,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def load(opened: Browser, written: Path, width: int = 1400, height: int = 900, **media: Any) -> None:
     opened.open(written, width, height, **media)
     until(opened, "document.documentElement.dataset.drawn")
-
-
-def until(opened: Browser, expression: str) -> Any:
-    """The value of an expression once it is true: charts are drawn behind the script."""
-    for _ in range(600):
-        if found := opened.evaluate(expression):
-            return found
-        time.sleep(0.05)
-    raise AssertionError(expression)
-
-
-def middle(opened: Browser, element: str) -> tuple[float, float]:
-    opened.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
-    box = f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({element}.getBoundingClientRect())"
-    x, y = opened.evaluate(box)
-    return x, y
-
-
-def click(opened: Browser, element: str) -> None:
-    opened.click(*middle(opened, element))
 
 
 def test_charts_are_drawn_and_answer_the_pointer(opened: Browser, written: Path) -> None:

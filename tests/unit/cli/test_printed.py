@@ -23,7 +23,21 @@ from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]
 NO_DOCUMENT = frozenset(
-    {"completion", "db prune", "db upgrade", "gc", "init", "logs", "promote", "render", "rm", "share", "weights"}
+    {
+        "completion",
+        "db prune",
+        "db upgrade",
+        "gc",
+        "init",
+        "logs",
+        "promote",
+        "render",
+        "rm",
+        "schema",
+        "serve",
+        "share",
+        "weights",
+    }
 )
 """Commands whose output is no data."""
 

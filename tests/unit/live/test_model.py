@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from dscampaign.db import queries, schema
+from dscampaign.db.errors import StoreReadOnly
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
@@ -133,3 +134,11 @@ def test_the_verdict_is_the_sentence_of_recommend_until_a_run_changes(store: Sto
     _change(store, campaign, "zero_stage-1", state=RunState.FAILED, reason="x")
     _change(store, campaign, "zero_stage-1-r1", state=RunState.FAILED, reason="x")
     assert live.verdict("sweep") != sentence
+
+
+def test_the_database_itself_refuses_writes(store: Store, tmp_path: Path) -> None:
+    campaign = plant(store, tmp_path, [_zero(0)])
+    store.forbid_writes()
+    assert len(LiveStore(store).runs("sweep").runs) == 2
+    with pytest.raises(StoreReadOnly), store.write() as conn:
+        queries.update_campaign(conn, campaign.id, desired="removed")

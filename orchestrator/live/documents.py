@@ -1,0 +1,276 @@
+"""The documents of the page as JSON: campaigns, rows of runs, charts, a run, its log.
+
+Figures are text, with a value to sort by. A page shows every text as text: nothing here is markup.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from dscampaign.db import queries
+from dscampaign.db.gpu_records import AttemptGpus
+from dscampaign.orchestrator.campaign.activity import RunText, step_text
+from dscampaign.orchestrator.campaign.documents import RunDetails, finite, run_details
+from dscampaign.orchestrator.campaign.logs import Wanted, newest_log, print_log
+from dscampaign.orchestrator.campaign.status import CampaignStatus
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import clean, count, duration, figure, moment, printable, short_number
+from dscampaign.orchestrator.report.page import charts
+from dscampaign.orchestrator.report.page.curves import POINTS, Curves, short
+from dscampaign.orchestrator.report.page.elements import Chart
+from dscampaign.orchestrator.report.page.looks import COLOURS, OTHERS, REST, Look, looks_of
+from dscampaign.orchestrator.report.page.render import CONFIG
+
+from .model import CHART, LATEST, Changes, LiveCampaign, LiveEvent, LiveRun, LiveStore
+
+MOST_CURVES: Final = 60
+"""Curves of a chart."""
+
+_MOST_POINTS: Final = 160
+_LOG_BYTES: Final = 1 << 18
+_REDRAWN: Final = re.compile(r"[^\n]*\r(?!\n|$)")
+"""A line of a progress bar that a later one replaced."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of the terminal's pages: lines about a campaign, and the explanation of a run."""
+
+    of_campaign: Callable[[CampaignStatus], Sequence[str]]
+    of_run: Callable[[RunDetails], RunText]
+
+
+def dumps(document: Any) -> str:
+    """Return JSON in a line, without NaN."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def campaigns_document(campaigns: Iterable[LiveCampaign]) -> list[dict[str, Any]]:
+    """Return the list of campaigns."""
+    return [
+        {
+            "name": one.name,
+            "counts": one.counts,
+            "settled": one.settled,
+            "cells": [
+                clean(one.user), one.executor, f"{one.device_hours:,.1f}", f"{duration(one.quiet_s)} ago",
+            ],
+        }
+        for one in campaigns
+    ]  # fmt: skip
+
+
+def head_document(status: CampaignStatus, texts: Texts) -> dict[str, Any]:
+    """Return the counts of a campaign and the lines about it."""
+    done = sum(min(run.step or 0, run.target_step or 0) for run in status.runs)
+    return {
+        "counts": {str(state): number for state, number in status.shown_counts.items() if number},
+        "early": status.early,
+        "steps": f"{count(len(status.runs), 'run')} · {done:,} steps",
+        "lines": list(texts.of_campaign(status)),
+        "settled": status.settled,
+    }
+
+
+def changes_document(changes: Changes, events: Sequence[LiveEvent]) -> dict[str, Any]:
+    """Return rows and events that changed."""
+    return {
+        "version": changes.version,
+        "whole": changes.whole,
+        "rows": [_row(run) for run in changes.runs],
+        "events": [[event.id, moment(event.ts_s), clean(event.run), event.text] for event in events],
+    }
+
+
+def _row(run: LiveRun) -> dict[str, Any]:
+    share = min(1.0, (run.step or 0) / run.target_step) if run.target_step else None
+    reduced = run.first_micro_batch and run.micro_batch and run.micro_batch < run.first_micro_batch
+    return {
+        "id": run.run_id,
+        "name": clean(run.name),
+        "title": _title(run),
+        "state": run.state,
+        "early": run.early,
+        "doing": run.doing,
+        "why": run.why,
+        "share": share,
+        "cells": [
+            step_text(run.step, run.target_step),
+            "" if run.left_s is None else duration(run.left_s),
+            figure(run.loss),
+            short_number(run.tokens_per_s),
+            "" if run.mem_gb is None else f"{run.mem_gb:.1f} GB",
+            f"{run.first_micro_batch} → {run.micro_batch}" if reduced else str(run.micro_batch or ""),
+            "" if run.gpus is None else f"{run.gpus:g}",
+            str(run.attempt or ""),
+            " on ".join(filter(None, (run.job, run.nodes))),
+        ],
+        "values": [
+            share, run.left_s, finite(run.loss), run.tokens_per_s, run.mem_gb, run.micro_batch, run.gpus, run.attempt,
+        ],
+    }  # fmt: skip
+
+
+def _title(run: LiveRun) -> str:
+    return f"{run.title} · repeat {run.repeat + 1}" if run.repeat else run.title
+
+
+def draw_document(live: LiveStore, campaign: str | None, ids: Sequence[int], drawn: Sequence[int]) -> dict[str, Any]:
+    """Return the losses of some runs for sparklines, and the data of the chart of losses for others, by run id."""
+    runs = {run.run_id: run for run in live.runs(campaign).runs}
+    titles = list(dict.fromkeys(run.title for run in runs.values()))
+    colours = {title: place for place, title in enumerate(titles)} if len(titles) <= REST else {}
+    sparks = live.curves(campaign, [runs[one].name for one in ids if one in runs])
+    chosen = [runs[one] for one in drawn if one in runs]
+    return {
+        "sparks": {str(one.run_id): [*map(_short, one.curve.loss)] for one in sparks.values()},
+        "chart": curves_document(live, campaign, chosen, colours),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else short(value)
+
+
+def curves_document(
+    live: LiveStore, campaign: str | None, runs: Sequence[LiveRun], colours: Mapping[str, int], most: int = _MOST_POINTS
+) -> dict[str, Any]:
+    """Return the data of `curve_specs` for these runs: of more than eight conditions, the first have a colour."""
+    with_curve = [run for run in runs if run.step is not None][:MOST_CURVES]
+    points = min(most, max(12, POINTS // max(1, len(with_curve))))
+    found = live.curves(campaign, [run.name for run in with_curve], points)
+    own = colours or {title: place for place, title in enumerate(dict.fromkeys(run.title for run in with_curve))}
+    rows: list[dict[str, Any]] = []
+    held_out: list[dict[str, Any]] = []
+    slots = [min(REST, own[run.title]) for run in with_curve]
+    grey_first = sorted(enumerate(with_curve), key=lambda each: slots[each[0]] != REST)
+    for number, run in grey_first:
+        curve = found[run.name].curve if run.name in found else None
+        for step, loss, other, speed in zip(*curve[1:], strict=True) if curve else ():
+            rows.append({"c": number, "step": step, "loss": _short(loss), "speed": _short(speed)})
+            if other is not None:
+                held_out.append({"c": number, "step": step, "loss": _short(other)})
+    drawn = Curves(rows, held_out, {}, {}, {}, 0)
+    return {
+        "rows": {name: [row[name] for row in rows] for name in ("c", "step", "loss", "speed")},
+        "held_out": {name: [row[name] for row in held_out] for name in ("c", "step", "loss")},
+        "titles": [_title(run) for run in with_curve],
+        "groups": [OTHERS if slot == REST else str(slot) for slot in slots],
+        "ends": {"loss": drawn.domain("loss"), "pace": drawn.domain("speed")},
+        "colours": {run.run_id: slot for run, slot in zip(with_curve, slots, strict=True)},
+        "legend": [
+            [title, slot] for title, slot in dict(zip((r.title for r in with_curve), slots, strict=True)).items()
+        ],
+    }
+
+
+@cache
+def curve_specs() -> Mapping[str, Any]:
+    """Return Vega-Lite of the losses and the speeds along the steps, whose data and colours are set by the page."""
+    looks = {str(slot): Look(slot, str(slot), str(slot), slot) for slot in range(REST + 1)}
+    rows = [{"c": slot, "step": 1, "loss": 1.0, "speed": 1.0} for slot in range(len(COLOURS) + 1)]
+    curves = Curves(rows, rows[:1], {}, {}, {}, 0)
+    made = [charts.losses(curves, looks, ""), charts.paces(curves, looks)]
+    return {chart.name: _unbound(chart) for chart in made if chart}
+
+
+def _unbound(chart: Chart) -> dict[str, Any]:
+    spec = {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}, "datasets": {}}
+    spec["params"] = [*spec["params"], {"name": "lowest", "value": 0}, {"name": "highest", "value": 1}]
+    for layer in spec["layer"]:
+        up = layer["encoding"].get("y", {})
+        if "scale" in up:
+            ends = {"domainMin": {"expr": "lowest"}, "domainMax": {"expr": "highest"}}
+            up["scale"] = {"zero": False, "nice": False, **ends}
+    return spec
+
+
+def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
+    """Return the sentence of `campaign recommend`, and the report's chart of speed against memory."""
+    found, chart = live.results(campaign), None
+    if found and len(found.workloads) == 1:
+        [one], looks = found.workloads, looks_of(found)
+        chart = charts.trade_off(one, looks) or charts.speeds(one, looks)
+    spec = {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}} if chart else None
+    return {"sentence": live.verdict(campaign), "effort": found.effort if found else "", "chart": spec,
+            "caption": chart.title if chart else ""}  # fmt: skip
+
+
+def run_document(live: LiveStore, campaign: str | None, run_id: int, texts: Texts) -> dict[str, Any]:
+    """Return the page of a run; raises UserError if it does not exist."""
+    changes = live.runs(campaign)
+    run = next((run for run in changes.runs if run.run_id == run_id), None)
+    if run is None:
+        raise UserError(f"no run {run_id} in {changes.status.campaign.name}")
+    with live.store.read() as conn:
+        row = queries.run_by_id(conn, run_id)
+    details = run_details(live.store, changes.status.campaign, row, changes.status)
+    text = texts.of_run(details)
+    newest = details.attempts[-1] if details.attempts else None
+    return {
+        "facts": [[name, value] for name, value in text.facts.items() if value],
+        "attempts": list(text.attempts),
+        "events": list(text.events),
+        "next": text.next,
+        "config": json.dumps(dict(row.config), indent=2, default=str),
+        "ds_config": _ds_config(details),
+        "gpus": _gpus(details.gpus.get(newest.id)) if newest else [],
+        "tries": [attempt.generation for attempt in details.attempts],
+        "ranks": newest.world_size if newest else 0,
+        "curves": curves_document(live, campaign, [run], {run.title: 0}, CHART),
+    }
+
+
+def _ds_config(details: RunDetails) -> str:
+    if not details.attempts:
+        return ""
+    try:
+        return details.paths.attempt(details.attempts[-1].generation).ds_config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _gpus(used: AttemptGpus | None) -> list[list[str]]:
+    """Return the GPUs of an attempt, a row each, below the names of the columns."""
+    gpus = used.gpus if used else ()
+    rows = [
+        [
+            clean(one.node), str(one.gpu), clean(one.name), figure(one.util_pct, 3), figure(one.power_w, 3),
+            figure(one.temperature_max_c, 3), figure(one.mem_used_max_gb, 3),
+            "" if one.energy_j is None else figure(one.energy_j / 1e3),
+        ]
+        for one in gpus
+    ]  # fmt: skip
+    return [["node", "GPU", "name", "busy (%)", "power (W)", "hottest (°C)", "memory (GB)", "energy (kJ)"], *rows]
+
+
+def log_document(
+    live: LiveStore, campaign: str | None, run_id: int, *, rank: int = 0, launcher: bool = False,
+    attempt: int | None = None, file: str = "", at: int = 0, most: int = _LOG_BYTES,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a log has from the byte `at` on if it is still the same `file`, else the newest `most` bytes.
+
+    Without a log, `file` is the reason.
+    """
+    row = live.runs(campaign, LATEST).status.campaign
+    with live.store.read() as conn:
+        run = next((run for run in [queries.run_by_id(conn, run_id)] if run.campaign_id == row.id), None)
+    if run is None:
+        raise UserError(f"no run {run_id} in {row.name}")
+    try:
+        wanted = Wanted.of(live.store, row, run, rank=rank, launcher=launcher, generation=attempt)
+        ended, path = wanted.ended, newest_log(wanted)
+    except UserError as error:
+        return {"file": str(error), "at": 0, "text": "", "cut": False, "ended": False}
+    size, stream = path.stat().st_size, io.BytesIO()
+    first = at if path.name == file and 0 <= at <= size <= at + most else max(0, size - most)
+    end = print_log(path, None, stream, first)
+    text = stream.getvalue().decode(errors="replace")
+    shown = printable(_REDRAWN.sub("", text.partition("\n")[2] if first and first != at else text))
+    return {"file": path.name, "at": end, "text": shown, "cut": first > 0 and first != at, "ended": ended}
