@@ -30,12 +30,14 @@ NO_DOCUMENT = frozenset(
         "gc",
         "init",
         "logs",
+        "mcp",
         "promote",
         "render",
         "rm",
         "schema",
         "serve",
         "share",
+        "top",
         "weights",
     }
 )
