@@ -68,6 +68,14 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     }
 
 
+def run_counts(conn: Connection, campaign_id: int) -> dict[tuple[RunState, str | None], int]:
+    """Return the number of runs by state and code of the cause."""
+    run = schema.run.c
+    code = run.cause["code"].as_string()
+    query = select(run.state, code, func.count()).where(run.campaign_id == campaign_id).group_by(run.state, code)
+    return {(state, cause): number for state, cause, number in conn.execute(query)}
+
+
 def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
     """Return for how long an unended attempt has run by now, by the store's clock.
 

@@ -28,6 +28,8 @@ class CauseCode(StrEnum):
     """Held: the reconciling process lacks variables of the submitting shell."""
     UNREADABLE = "unreadable"
     """Held: its files or rows cannot be read."""
+    BUDGET = "budget"
+    """Held: the campaign has used up its GPU-hours."""
     REFUSED = "refused"
     """Failed: sbatch refused its job."""
     NEVER_STARTS = "never-starts"

@@ -25,6 +25,7 @@ from dscampaign.orchestrator.commands import in_pieces, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
+from dscampaign.orchestrator.reconcile.notify import require
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import Spec
@@ -58,7 +59,7 @@ class Submission:
     @property
     def rules(self) -> dict[str, Any]:
         """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
-        sections = {"screen": self.spec.screen, "retention": self.spec.retention}
+        sections = {"screen": self.spec.screen, "retention": self.spec.retention, "notify": self.spec.notify}
         values = {
             name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
         }
@@ -96,6 +97,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         existing, stored, saved = _read(conn, submission)
     _check_unchanged(existing, submission)
     _require_usable(submission, store, existing)
+    if notify := submission.rules["notify"]:
+        require(notify)
     if existing is None:
         make_private(submission.dir)
     else:

@@ -237,11 +237,18 @@ def logs(
     metavar="MINUTES",
     help="Longest time that this job may wait in the queue.",
 )
+@click.option("--notify", is_flag=True, help="Send a test message as the spec's `notify` asks.")
 @set_option
 @store_options
 @json_option
 def doctor(
-    spec: Path | None, on_node: bool, wait_min: float, sets: Sequence[str], place: PlaceOptions, as_json: bool
+    spec: Path | None,
+    on_node: bool,
+    wait_min: float,
+    notify: bool,
+    sets: Sequence[str],
+    place: PlaceOptions,
+    as_json: bool,
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
@@ -254,6 +261,7 @@ def doctor(
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """
     from dscampaign.orchestrator.doctor.check import exit_code
+    from dscampaign.orchestrator.doctor.check_notify import notify_checks
     from dscampaign.orchestrator.doctor.requirements import requirements_of
     from dscampaign.orchestrator.doctor.run import doctor as look
 
@@ -262,9 +270,12 @@ def doctor(
     if on_node and spec is None:
         raise UserError("--on-node needs a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
     submission, location = read_submission(spec, sets, place) if spec else (None, locate(place))
+    if notify and (submission is None or submission.spec.notify is None):
+        raise UserError("--notify needs a spec with `notify`", "see docs/spec.md")
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():
         checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
+        checks += notify_checks(submission) if notify and submission else []
     echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
 

@@ -215,7 +215,8 @@ def terminated_as_interrupted() -> Iterator[None]:
 def in_the_way(outcome: Pass | Exception) -> dict[str, str]:
     """Return the obstacles to a pass, in part or as a whole, as lines by the subject of each."""
     if isinstance(outcome, Pass):
-        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in outcome.troubles}
+        late = {text: text for text in outcome.undelivered if text}
+        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in outcome.troubles} | late
     hint = getattr(outcome, "hint", "")
     if isinstance(outcome, AWAY):
         hint += f"; the next try is within {LONGEST_REST_S:.0f} s"

@@ -209,7 +209,7 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := snapshot.gpu_seconds() / 3600) >= limit:
         hint = "raise it in the spec and submit again"
-        return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}", None
+        return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}", Cause(CauseCode.BUDGET)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -34,6 +34,7 @@ from .campaign_folder import CampaignFolder, FolderId, run_folder, run_folders
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
+from .notify import deliver
 from .observe import RunMetrics, observe
 from .recall import Recollection
 from .record import record_activities
@@ -97,6 +98,7 @@ class Pass:
         settled: whether nothing is left to do.
         troubles: errors that pass.
         unread: whether spools hold more than it had time to read.
+        undelivered: why messages of `notify` are late, "" for those under way.
     """
 
     snapshot: Snapshot
@@ -104,6 +106,7 @@ class Pass:
     settled: bool
     troubles: tuple[Unreachable, ...]
     unread: bool = False
+    undelivered: tuple[str, ...] = ()
 
     @property
     def goes_on(self) -> bool:
@@ -151,6 +154,8 @@ class Reconciler:
         troubles = "; ".join(trouble.message for trouble in done.troubles[:MOST_TROUBLES])
         writer.report(done.snapshot.now_s, heard=done.snapshot.listed, trouble=troubles)
         self._recollection.reported(done.snapshot.now_s)
+        with suppress(*AWAY):  # the pass was made
+            return replace(done, undelivered=tuple(deliver(self._store, done.snapshot.campaign)))
         return done
 
     def _pass(self, writer: FencedWriter) -> Pass:
@@ -203,7 +208,7 @@ class Reconciler:
             try:
                 done = self.run_pass()
                 yield done
-                if self.is_over(done):
+                if self.is_over(done) and not done.undelivered:
                     return
                 has_run = True
                 if done.goes_on:

@@ -28,6 +28,7 @@ from dscampaign.orchestrator.errors import Unreachable, UserError
 
 from .lease import LEASE_TTL_S, RENEWED_SHARE, STANDING, LeaseHeld, LeaseHolder, acquire, lease_name, release
 from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
+from .notify import deliver
 from .origin import Origin
 
 LEAST_SLEEP_S = 0.1
@@ -123,10 +124,9 @@ class Turns:
                 continue
             has_run = True
             turn = next_turn(turns, now_s)
-            if turn is None and turns:
-                first_s = min(turn.due_s for turn in turns) - now_s
-                sleep(min(max(first_s, LEAST_SLEEP_S), SLURM_POLL_S))
             if turn is None:
+                first_s = min((turn.due_s for turn in turns), default=math.inf) - now_s
+                sleep(min(max(first_s, LEAST_SLEEP_S), SLURM_POLL_S))
                 continue
             then_s = self._interval_of(turn.campaign)
             self._rests_until_s[turn.campaign.id] = now_s + then_s  # also if the pass gets no lease to put off
@@ -150,6 +150,11 @@ class Turns:
 
     def _is_over(self) -> bool:
         """Return whether nothing is left, and release `STANDING`: a later `submit` finds it free, or waits for this."""
+        with self._store.read() as conn:
+            campaigns = queries.list_campaigns(conn)
+        owed = [deliver(self._store, campaign) for campaign in campaigns]
+        if any(owed):
+            return False
         with self._store.write() as conn:
             release(conn, STANDING, self._standing)  # first: it locks the row
             if left := bool(self._left(conn, queries.list_campaigns(conn))):

@@ -35,6 +35,7 @@ from .sections import (
     Forward,
     ForwardConfig,
     Metrics,
+    NotifyConfig,
     PruneConfig,
     ReconcilerConfig,
     RetentionConfig,
@@ -372,6 +373,8 @@ class Spec(RunConfig):
     """How `campaign db prune` thins old metrics."""
     reconciler: ReconcilerConfig = ReconcilerConfig()
     """The job that retries while you are away."""
+    notify: NotifyConfig | None = None
+    """[Messages](#messages) when the campaign ends or needs you."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -176,6 +176,32 @@ class RetentionConfig(SpecSection):
     """Days since the run's last attempt ended."""
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"env:[A-Za-z_]\w*|file:[/~].*", text):
+        hint = "name a variable, `env:SLACK_URL`, or a file of your own, `file:~/.slack-url`"
+        raise Hint("is not where the address is: it may be a secret", hint)
+    return text
+
+
+class NotifyConfig(SpecSection):
+    """[Messages](#messages) about the campaign: each event once."""
+
+    on: tuple[Literal["settled", "failed", "held", "budget"], ...] = ("settled", "failed", "held", "budget")
+    """`settled`: nothing is left to do; `failed`, `held`: the first run that failed or is held; `budget`:
+    `limits.gpu_hours` is used up."""
+    command: Line | None = None
+    """Shell line that gets the message on standard input, and as JSON in `CAMPAIGN_MESSAGE`."""
+    url: Annotated[str, AfterValidator(_address)] | None = None
+    """Place of an address of [apprise](https://appriseit.com/services/) (Slack, mail, Teams, ntfy, `json://host`):
+    `env:NAME` or `file:/path`. Needs the extra `notify`."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> NotifyConfig:
+        if not (self.command or self.url):
+            raise Hint("names no way", "write `url: env:NAME`, or a `command`")
+        return self
+
+
 class ReconcilerConfig(SpecSection):
     """The job that [retries while you are away](cluster.md#keeping-a-reconciler-running): one core, 2 GB."""
 

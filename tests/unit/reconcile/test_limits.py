@@ -55,7 +55,7 @@ def test_running_attempts_continue_beyond_the_gpu_hours() -> None:
 def held(view: RunView, world: Snapshot) -> RunView:
     """The run as the store keeps it after that pass."""
     [change] = of_kind(SetRun, decide(world))
-    return replace(view, run=replace(view.run, state=change.state, reason=change.reason))
+    return replace(view, run=replace(view.run, state=change.state, reason=change.reason, cause=change.cause))
 
 
 def test_more_gpu_hours_let_held_runs_go_on() -> None:
