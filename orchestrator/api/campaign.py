@@ -19,8 +19,14 @@ from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, campaign_details, run_details
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
 from dscampaign.orchestrator.campaign.plan import Plan, make_plan
-from dscampaign.orchestrator.campaign.selection import Retry, Selection, find, find_run, names_of, select
-from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status, with_final_figures, with_titles
+from dscampaign.orchestrator.campaign.selection import Retry, Selection, campaigns_of, find, find_run, names_of, select
+from dscampaign.orchestrator.campaign.status import (
+    MOST_WATCHED,
+    CampaignStatus,
+    read_status,
+    with_final_figures,
+    with_titles,
+)
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -30,7 +36,9 @@ from .submission import Proposal, large, read_submission
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .results import Compared, Recommendation
+    from dscampaign.orchestrator.report.compare.difference import ComparedOperands
+
+    from .results import Recommendation
 
 
 class Campaign:
@@ -89,12 +97,13 @@ class Campaign:
         return f"<campaign {self.name}>"
 
     def _repr_html_(self) -> str:
-        if self._submission is not None and self._location.open_if_any() is None:
+        store = self._location.open_if_any()
+        if self._submission and (store is None or self.name not in [row.name for row in campaigns_of(store, None)]):
             return self.plan()._repr_html_()
         status = self.status()
-        if status.counts.get(RunState.COMPLETED) and all(map(find_spec, ("altair", "jinja2", "numpy", "vl_convert"))):
-            return status._repr_html_() + self.recommend()._repr_html_()
-        return status._repr_html_()
+        charts = len(status.runs) <= MOST_WATCHED and all(map(find_spec, ("altair", "jinja2", "numpy", "vl_convert")))
+        results = self.recommend()._repr_html_() if charts and status.counts.get(RunState.COMPLETED) else ""
+        return status._repr_html_() + results
 
     def plan(self) -> Plan:
         """Return the effect of submitting the spec on each run; changes nothing."""
@@ -182,7 +191,7 @@ class Campaign:
 
             return measured(*self._found(), baseline, Objective(by) if by else None)
 
-    def compare(self, a: str, b: str) -> Compared:
+    def compare(self, a: str, b: str) -> ComparedOperands:
         """Compare two conditions or runs of the campaign; `OTHER/NAME` belongs to another campaign.
 
         Times are in seconds, memory in GB; the ratio is that of b to a.
@@ -190,9 +199,7 @@ class Campaign:
         with needs_the_extra():
             from dscampaign.orchestrator.report.compare.difference import compare_operands
 
-            from .results import Compared
-
-            return Compared(**vars(compare_operands(self._found()[0], (self.name, a, b))))
+            return compare_operands(self._location.open(), (self.name, a, b))
 
     def report(self, path: str | os.PathLike[str], *, baseline: str | None = None) -> Path:
         """Write a report into a folder; return its page, which opens offline."""
@@ -210,17 +217,18 @@ class Campaign:
         desired.cancel(store, row, names_of(store, row, chosen))
         return _one_pass(store, row, cancelled=True)
 
-    def retry(self, *runs: str, yes: bool = False) -> CampaignStatus:
+    def retry(self, *runs: str, yes: bool = False, detach: bool | None = None) -> CampaignStatus:
         """Retry runs with these names or patterns, or all that failed or are held; return the status after a pass.
 
         Args:
             yes: Retry also if it is larger than `ask_above_runs` or `ask_above_gpu_hours`.
+            detach: As of `submit`.
         """
         store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)
         _require(large(self._location.settings, len(plan.again), plan.gpu_hours), yes=yes)
         desired.retry(store, row, [run.name for run in plan.again])
-        return _one_pass(store, row, then=Detaching(self._location.settings, None) if plan.again else None)
+        return _one_pass(store, row, then=Detaching(self._location.settings, detach) if plan.again else None)
 
     def selected(self, *runs: str) -> tuple[Store, CampaignRow, Selection]:
         """Return the store, the campaign's row, and the runs with these names or patterns; all without any."""

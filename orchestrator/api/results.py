@@ -9,7 +9,6 @@ from html import escape
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.formatting import html_table
-from dscampaign.orchestrator.report.compare.difference import ComparedOperands, figures, verdict
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.objective import Objective
@@ -43,20 +42,6 @@ class Recommendation(Results):
             for chart, svg in pictures
         )
         return "".join([*tables, *images])
-
-
-@dataclass(frozen=True)
-class Compared(ComparedOperands):
-    """Conditions side by side; `comparisons` has their figures, intervals and verdicts."""
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(f'{one.left.title} and {one.right.title}' for one in self.comparisons)}>"
-
-    def _repr_html_(self) -> str:
-        return "".join(
-            html_table(" ".join(verdict(one)), ("", one.left.title, one.right.title), figures(one))
-            for one in self.comparisons
-        )
 
 
 def measured(

@@ -30,8 +30,9 @@ Tool = Callable[..., dict[str, Any]]
 def mcp(allow_writes: bool, place: PlaceOptions) -> int:
     """Serve campaigns as tools to an agent, on standard input and output.
 
-    Offers plan, status, explain, compare and recommend of the Model Context Protocol, which change nothing. Each
-    returns the document that the command of its name prints with -o json.
+    Offers plan, status, explain, compare and recommend by the Model Context Protocol, which change nothing. Each
+    returns the document that the command of its name prints with -o json. With --allow-writes, submit and retry leave
+    further retries to a job, or on this host to a process.
 
     Examples:
       campaign mcp --dir /shared/campaign
@@ -123,7 +124,7 @@ def _writing(place: PlaceOptions) -> list[Tool]:
     def submit(spec: Path, sets: Sequence[str] = (), yes: bool = False) -> dict[str, Any]:
         """Submit the runs of a spec, a YAML file; `yes` if the user agreed to a large submission."""
         campaign = Campaign.from_yaml(spec, sets=sets, **where)
-        campaign.submit(yes=yes)
+        campaign.submit(yes=yes, detach=True)
         return status_document(*campaign.selected())
 
     def cancel(campaign: str, runs: Sequence[str] = (), everything: bool = False) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _writing(place: PlaceOptions) -> list[Tool]:
     def retry(campaign: str, runs: Sequence[str] = (), yes: bool = False) -> dict[str, Any]:
         """Retry runs, by names or patterns, or all that failed or are held; `yes` if the user agreed to many."""
         opened = Campaign.open(campaign, **where)
-        opened.retry(*runs, yes=yes)
+        opened.retry(*runs, yes=yes, detach=True)
         return status_document(*opened.selected())
 
     return [submit, cancel, retry]

@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema import validate
 from mcp import Client, StdioServerParameters
 
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.api.campaign import Campaign
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.cli.mcp import server_of
 from dscampaign.scripts.documents import documents
 from dscampaign.tests.support.cli_world import make_world
+from dscampaign.tests.support.waiting import wait_until
 
 READING = {"plan", "status", "explain", "compare", "recommend"}
 WRITING = {"submit", "cancel", "retry"}
@@ -48,9 +52,6 @@ def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> Non
 
 
 def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
-    from dscampaign.orchestrator.campaign.location import PlaceOptions
-    from dscampaign.orchestrator.cli.mcp import server_of
-
     world = make_world(tmp_path)
 
     async def write() -> Any:
@@ -65,3 +66,25 @@ def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
     states = {run["name"]: run["state"] for run in cancelled.structured_content["runs"]}
     assert states["new"] == "cancelled"
     world.store.close()
+
+
+@pytest.mark.nightly
+def test_what_an_agent_submits_goes_on_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(
+        "import pathlib, sys\nfirst = not pathlib.Path('seen').exists()\n"
+        "pathlib.Path('seen').touch()\nsys.exit('no luck' if first else 0)\n"
+    )
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "name: two\nexecutor: local\nlauncher: python\ncommand: once.py\nretry: {backoff_s: 0}\ntelemetry_s: 0\n"
+    )
+
+    async def submit() -> Any:
+        async with Client(server_of(PlaceOptions(str(tmp_path / "campaign")), allow_writes=True)) as client:
+            return await client.call_tool("submit", {"spec": str(spec)})
+
+    submitted = asyncio.run(submit())
+    assert submitted.structured_content["retries"]["on"], submitted
+    campaign = Campaign.open(dir=str(tmp_path / "campaign"))
+    wait_until(lambda: campaign.status().settled, "the campaign to settle")
+    assert campaign.status().sentence == "two: 1 completed"

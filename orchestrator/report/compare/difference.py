@@ -16,7 +16,7 @@ from dscampaign.orchestrator.campaign.selection import RunCounts, find, find_run
 from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
-from dscampaign.orchestrator.formatting import flat_fields, some, words
+from dscampaign.orchestrator.formatting import flat_fields, html_table, some, words
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
@@ -86,6 +86,15 @@ class ComparedOperands:
     comparisons: tuple[Comparison, ...]
     alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
     campaigns: tuple[CampaignRow, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(f'{one.left.title} and {one.right.title}' for one in self.comparisons)}>"
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            html_table(" ".join(verdict(one)), ("", one.left.title, one.right.title), figures(one))
+            for one in self.comparisons
+        )
 
 
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:

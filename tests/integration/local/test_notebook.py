@@ -81,6 +81,7 @@ def test_a_campaign_is_submitted_cancelled_and_retried(tmp_path: Path, monkeypat
     }
     spec |= {"matrix": {"a": [1, 2]}, "local": {"parallel": 2}, "telemetry_s": 0}
     campaign = Campaign.from_yaml(spec)
+    assert "2 to submit" in str(campaign._repr_html_())
     assert repr(campaign.plan()) == "<plan of two: 2 to submit, 0 kept, 0 to cancel>"
     with pytest.raises(UserError, match="2 runs exceed ask_above_runs") as refused:
         campaign.submit()
