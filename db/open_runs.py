@@ -58,10 +58,10 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
     unrun = or_(_ATTEMPT.id.is_(None), and_(over, _ATTEMPT.failure_class.not_in(SUCCESSES)))
     unexplained = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))
     ends = or_(
-        and_(_RUN.state == RunState.COMPLETED, over, succeeded),
+        and_(_RUN.state.in_((RunState.COMPLETED, RunState.PRUNED)), over, succeeded),
         and_(_RUN.state == RunState.CANCELLED, *unwanted, unexplained, unrun),
     )
-    return _given(and_(_RUN.stage == Stage.FULL, ends))
+    return _given(and_(_RUN.stage != Stage.SCREENING, ends))
 
 
 def _waits(cancelled: bool) -> ColumnElement[bool]:
@@ -78,7 +78,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
         _ATTEMPT.node_list == "",
         cast(_ATTEMPT.evidence, Text) == "{}",
     )
-    wanted = and_(_RUN.desired.in_(WANTED), _RUN.not_before_s.is_(None), _RUN.stage == Stage.FULL)
+    wanted = and_(_RUN.desired.in_(WANTED), _RUN.not_before_s.is_(None), _RUN.stage != Stage.SCREENING)
     return _given(and_(_RUN.state == RunState.QUEUED, wanted, as_submitted))
 
 

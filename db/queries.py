@@ -93,16 +93,23 @@ def campaign_by_id(conn: Connection, campaign_id: int) -> CampaignRow | None:
     return next(iter(fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.id == campaign_id)), None)
 
 
+def lock_campaign(conn: Connection, campaign_id: int) -> CampaignRow | None:
+    """Return a campaign that nobody else changes before this transaction ends."""
+    conn.execute(select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update())
+    return campaign_by_id(conn, campaign_id)
+
+
 def list_campaigns(conn: Connection) -> list[CampaignRow]:
     """Return all campaigns, oldest first."""
     return fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
 
 
 def unsettled_campaigns(conn: Connection) -> set[int]:
-    """Return the ids of the campaigns that have an unsettled run."""
-    run = schema.run.c
+    """Return the ids of the campaigns that have an unsettled run, or trials of a search to come."""
+    run, campaign = schema.run.c, schema.campaign.c
     query = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
-    return set(conn.execute(query).scalars())
+    searching = and_(campaign.desired == "active", campaign.provenance["search", "open"].as_boolean())
+    return {*conn.execute(query).scalars(), *conn.execute(select(campaign.id).where(searching)).scalars()}
 
 
 def lacking_variables(conn: Connection) -> set[int]:
@@ -371,6 +378,13 @@ def events(
     if run_id is not None:
         condition = and_(condition, table.c.run_id == run_id)
     return fetch(conn, EventRow, table, condition, order=[table.c.id.desc()], limit=limit)[::-1]
+
+
+def campaign_events(conn: Connection, campaign_id: int, kind: str) -> list[EventRow]:
+    """Return the events of a kind of a campaign, oldest first."""
+    row = schema.events.c
+    condition = and_(row.campaign_id == campaign_id, row.kind == kind)
+    return fetch(conn, EventRow, schema.events, condition, order=[row.id])
 
 
 def events_of_kind(conn: Connection, run_id: int, kind: str) -> list[EventRow]:

@@ -17,6 +17,8 @@ class RunState(StrEnum):
     FAILED = "failed"
     HELD = "held"
     CANCELLED = "cancelled"
+    PRUNED = "pruned"
+    """A trial of a search that others surpassed."""
     SCREENED = "screened"
     """Left out: its condition's screening run showed that it is not worth its time."""
 
@@ -49,9 +51,11 @@ class Cause:
 
 
 class Stage(StrEnum):
-    """The part of a campaign that a run belongs to; without a `screen` section there is only one."""
+    """The part of a campaign that a run belongs to; without `screen` and `search` there is only one."""
 
     SCREENING = "screening"
+    TRIAL = "trial"
+    """A trial of a search; the runs that confirm the best are full ones."""
     FULL = "full"
 
 
@@ -64,7 +68,9 @@ UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RU
 SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
 """Nothing is left that this program would do by itself."""
 
-ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED})
+ENDED_RUN: Final = frozenset(
+    {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED, RunState.PRUNED}
+)
 """There is nothing to cancel; a held run may still be."""
 
 RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED, RunState.SCREENED})

@@ -30,6 +30,7 @@ from dscampaign.orchestrator.cli.main import campaign
 from dscampaign.orchestrator.errors import ExitCode
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.search_section import ConfirmConfig, HalvingConfig, SearchConfig
 from dscampaign.orchestrator.spec.sections import (
     ContainerConfig,
     ForwardConfig,
@@ -175,6 +176,9 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "retry.rules": RetryRule,
     "prune": PruneConfig,
     "screen": ScreenConfig,
+    "search": SearchConfig,
+    "search.halving": HalvingConfig,
+    "search.confirm": ConfirmConfig,
     "retention": RetentionConfig,
     "reconciler": ReconcilerConfig,
     "notify": NotifyConfig,
@@ -202,7 +206,7 @@ def _table(title: str, model: type[BaseModel], names: list[str]) -> Iterator[str
     yield "| field | default | meaning |\n|---|---|---|"
     for name in names:
         field = model.model_fields[name]
-        yield f"| `{name}` | {_default(field)} | {_meaning(field)} |"
+        yield f"| `{field.alias or name}` | {_default(field)} | {_meaning(field)} |"
     yield ""
 
 

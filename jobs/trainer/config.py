@@ -92,6 +92,7 @@ class TrainerConfig:
     compile: bool
     log_every: int
     keep_best: bool = False
+    schedule_steps: int | None = None
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     fsdp2_reduce: Literal["each", "last"] = "each"

@@ -8,11 +8,12 @@ from .config import TrainerConfig
 
 
 def learning_rate(config: TrainerConfig, step: int, steps: int) -> float:
-    """The learning rate of optimizer step ``step`` of ``steps``.
+    """The learning rate of optimizer step ``step`` of ``steps``, or of ``config.schedule_steps``.
 
     Rises linearly over the warm-up (its last step has the full rate), then follows the schedule down towards
     ``min_lr_ratio * lr``, which the step after the last would have: no step of the run is spent at rate 0.
     """
+    steps = max(steps, config.schedule_steps or 0)
     if step < config.warmup_steps:
         return config.lr * step / config.warmup_steps
     peak = max(1, config.warmup_steps)

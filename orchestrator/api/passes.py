@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import NamedTuple
 
 from dscampaign.db.errors import AWAY, StaleLease
@@ -28,7 +28,7 @@ def passes(
     Yield each, or the error that another reconciler is at work. With `cancelled`, another pass sees that jobs have
     ended.
     """
-    reconciler = Reconciler(store, campaign)
+    reconciler = Reconciler(store, campaign, measure=_measured)
     try:
         while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
             yield outcome, read_status(store, campaign)
@@ -71,6 +71,13 @@ class Detaching(NamedTuple):
         return False
 
 
+def _measured(store: Store, campaign: CampaignRow, names: Collection[str]) -> Mapping[str, Mapping[str, float | None]]:
+    # imported here: only a search needs the figures of runs
+    from dscampaign.orchestrator.report.measure.load import figures_of
+
+    return figures_of(store, campaign, names)
+
+
 def until_settled(
     store: Store,
     campaign: CampaignRow,
@@ -82,7 +89,7 @@ def until_settled(
 
     Yield each as `Reconciler.watch` does; the status is None while the store is away.
     """
-    reconciler = Reconciler(store, campaign)
+    reconciler = Reconciler(store, campaign, measure=_measured)
     try:
         for outcome in reconciler.watch(poll_s=interval_s, sleep=sleep):
             status = status_if_any(store, campaign)

@@ -9,6 +9,7 @@ from html import escape
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.formatting import html_table
+from dscampaign.orchestrator.reconcile.search import read_search
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.objective import Objective
@@ -48,4 +49,6 @@ def measured(
     store: Store, campaign: CampaignRow, baseline: str | None = None, by: Objective | None = None
 ) -> Recommendation:
     """Compare the runs of a campaign; raise UserError if the baseline does not exist."""
-    return Recommendation(**vars(results_of(campaign, read_runs(store, campaign), baseline, by)))
+    with store.read() as conn:
+        search = read_search(conn, campaign)
+    return Recommendation(**vars(results_of(campaign, read_runs(store, campaign), baseline, by, search)))

@@ -23,6 +23,7 @@ LOOKS: Final[dict[str, tuple[str, str]]] = {
     RunState.HELD: ("!", "yellow"),
     RunState.CANCELLED: ("−", "dim"),
     RunState.SCREENED: ("−", "dim"),
+    RunState.PRUNED: ("−", "dim"),
     AttemptState.INTENT: ("·", "dim"),
     FailureClass.STOPPED: ("−", "dim"),
 }

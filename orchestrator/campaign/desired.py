@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from dscampaign import __version__
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, NewRun, RunRow
-from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.files.ownership import distrust, user_name
 from dscampaign.files.private_files import make_private
@@ -24,11 +24,15 @@ from dscampaign.jobs.shared.layout import Beside, CampaignPaths
 from dscampaign.orchestrator.commands import in_pieces, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
 from dscampaign.orchestrator.reconcile.notify import require
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
+from dscampaign.orchestrator.reconcile.search import new_run
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.orchestrator.spec.objective import objective_of
+from dscampaign.orchestrator.spec.trials import CONFIRMS, Template, number_of
 from dscampaign.orchestrator.user_files import expanded
 
 from .code_copies import CodeCopies, has_code
@@ -64,7 +68,32 @@ class Submission:
             name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
         }
         values["reconciler"] = self.spec.reconciler.options(self.spec.slurm)
-        return {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | values
+        rules = {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | values
+        if search := self.spec.search:
+            rules["objective"] = rules["objective"] or objective_of(search.objective)
+        return rules | {"search": {**self.template.document, "open": True} if search else None}
+
+    @property
+    def template(self) -> Template:
+        """The template of the trials of a search."""
+        return Template.of(self.spec, local_gpus() if self.spec.executor == "local" else 0)
+
+    def with_trials(self, stored: Sequence[RunRow]) -> Submission:
+        """Return the submission with the trials of its search that are stored already, as the spec has them now."""
+        if self.spec.search is None:
+            return self
+        again, rows = self.template, [row for row in stored if row.stage is Stage.TRIAL or row.ordinal >= CONFIRMS]
+        runs = {run.name: run for run in self.runs}
+        for row in rows:
+            number = number_of(row.ordinal)
+            trial = row.stage is Stage.TRIAL
+            run = (
+                again.trial(number, row.params, row.target_step)
+                if trial
+                else again.confirmation(number, row.params, row.repeat)
+            )
+            runs[run.name] = run
+        return replace(self, runs=tuple(runs.values()))
 
     def codes(self, *, make: bool) -> CodeCopies:
         """Return the copies of the code of its runs; `make`: not only looked up, but made."""
@@ -83,6 +112,7 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
         campaign, stored, saved = _read(conn, submission)
     _check_unchanged(campaign, submission)
     _require_usable(submission, store, campaign)
+    submission = submission.with_trials(stored)
     return campaign, merge(submission.runs, stored, saved - _lost(saved, stored, submission))
 
 
@@ -105,7 +135,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         CampaignFolder(existing).require_or_begin_anew()
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
-    lost = _lost(saved, stored, submission)
+    lost = _lost(saved, stored, submission.with_trials(stored))
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         _check_unchanged(campaign, submission)
@@ -116,8 +146,10 @@ def record(store: Store, submission: Submission) -> CampaignRow:
             campaign_id = campaign.id
             queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})  # before its runs are read
         _, stored, saved = _read(conn, submission)
-        change = merge(submission.runs, stored, saved - lost)
-        _apply(conn, campaign_id, change, submission.runs, codes)
+        present = submission.with_trials(stored)  # a pass may have added some
+        codes = {run.config_hash: codes[submission.runs[0].config_hash] for run in present.runs} | codes
+        change = merge(present.runs, stored, saved - lost)
+        _apply(conn, campaign_id, change, present.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
         if campaign is None:
@@ -334,8 +366,9 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
 def _apply(
     conn: Connection, campaign_id: int, change: SpecDiff, order: Sequence[Run], codes: Mapping[str, str]
 ) -> None:
-    ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
-    new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
+    places = ((run, ordinal if run.ordinal is None else run.ordinal) for ordinal, run in enumerate(order))
+    ordinals = {run.config_hash: ordinal for run, ordinal in places}
+    new = [new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     for some in in_pieces("runs recorded", new):
         queries.insert_runs(conn, campaign_id, some)
     events: list[queries.NewEvent] = []
@@ -349,22 +382,8 @@ def _apply(
             message = f"continues to step {after.target_step:,}, not {row.target_step:,}"
             events.append(queries.NewEvent("longer", message, row.id))
     for row, run in change.replace:
-        values = vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
+        values = vars(new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
         changed[row.id] = {**values, "desired": "run", "not_before_s": None}
     queries.change_runs(conn, changed)
     events += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]
     queries.add_events(conn, campaign_id, events)
-
-
-def _new_run(run: Run, ordinal: int, code: str) -> NewRun:
-    return NewRun(
-        name=run.name,
-        params=run.params,
-        config=run.stored_config,
-        config_hash=run.config_hash,
-        ordinal=ordinal,
-        repeat=run.repeat,
-        target_step=run.target_step,
-        code=code,
-        stage=run.stage,
-    )

@@ -149,14 +149,15 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
 
 
 def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
-    """Its steps so far are also those of the longer run if the learning rate of each is: with a constant one."""
+    """Its steps so far are also those of the longer run if the learning rate of each is: with a fixed schedule."""
     before, after = run_config(row) if row.config else None, run.config
     if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
         return False
     differences = _experiment_changes(before.model_dump(mode="json", exclude_none=True), run)
     same = all(change.startswith(_STEPS) for change in differences)
     alike = row.stage is run.stage
-    steps = before.train.steps is not None and after.train.steps is not None and after.train.schedule == "constant"
+    fixed = after.train.schedule == "constant" or after.train.schedule_steps is not None
+    steps = before.train.steps is not None and after.train.steps is not None and fixed
     return same and alike and steps and (not differences or (row.id in saved and row.state not in _UNDER_WAY))
 
 

@@ -207,7 +207,9 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = spec_diff(store, submission)
     codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
-    order = {run.config_hash: index for index, run in enumerate(submission.runs)}
+    named = (*(run for _, run in (*change.keep, *change.replace)), *submission.runs)
+    order = {run.config_hash: run.ordinal or 0 for run in named if run.ordinal is not None}
+    order = order or {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     screens = submission.spec.screen is not None
     items = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))

@@ -32,6 +32,7 @@ REMOVED: Final[tuple[Keys, ...]] = (
     ("baseline",),
     ("repeats",),
     ("screen",),
+    ("search",),
     ("max_runs",),
     ("train", "epochs"),
 )

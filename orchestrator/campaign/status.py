@@ -109,13 +109,21 @@ class CampaignStatus:
 
     @property
     def settled(self) -> bool:
-        """Whether every run is settled."""
-        return not any(run.state in UNSETTLED_RUN for run in self.runs)
+        """Whether every run is settled, and a search has no trials to come."""
+        searching = (self.campaign.provenance.get("search") or {}).get("open") and self.campaign.desired == "active"
+        return not searching and not any(run.state in UNSETTLED_RUN for run in self.runs)
 
     @property
     def all_completed(self) -> bool:
-        """Whether every run completed that the user did not cancel and the screening did not leave out."""
-        return all(run.state in (RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED) for run in self.runs)
+        """Whether every run completed that the user did not cancel and the screening did not leave out.
+
+        Trials of a search may fail, if others completed.
+        """
+        tried = any(run.stage is Stage.TRIAL and run.state is RunState.COMPLETED for run in self.runs)
+        runs = [run for run in self.runs if run.stage is not Stage.TRIAL or not tried]
+        return all(
+            run.state in (RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED, RunState.PRUNED) for run in runs
+        )
 
     @property
     def silent(self) -> list[str]:

@@ -31,8 +31,8 @@ _READABLE: Final = 120  # characters; with the digest, a device's name and a ver
 _FLATTER: Final = 0.9
 _NO_MEMORY: Final = frozenset({"lr", "weight_decay", "betas", "eps"})
 _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
-    *("seed", "lr", "warmup_steps", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps"),
-    *("steps", "epochs", "micro_batch"),
+    *("seed", "lr", "warmup_steps", "schedule", "schedule_steps", "min_lr_ratio", "weight_decay"),
+    *("beta1", "beta2", "eps", "steps", "epochs", "micro_batch"),
 }
 _ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
 _STRATEGY: Final = (

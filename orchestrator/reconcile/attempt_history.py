@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import Stage
 from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.orchestrator.failures.exits import LAUNCH, NOT_TRUSTED, SET_UP
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -114,9 +115,11 @@ def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
 
 
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
-    """Return whether the built-in training succeeded with fewer steps than the run has now."""
+    """Return whether the built-in training, or a trial of a search, succeeded with fewer steps than the run has now."""
     last_step, wanted = attempt.last_step, run.target_step
-    if last_step is None or wanted is None or run.config.get("command"):
+    if run.stage is Stage.TRIAL and attempt.row.retry_epoch == run.retry_epoch:
+        return False
+    if last_step is None or wanted is None or (run.config.get("command") and run.stage is not Stage.TRIAL):
         return False
     return attempt.kind is FailureClass.COMPLETED and last_step < wanted
 

@@ -180,7 +180,7 @@ def _exclude_h(view: RunView) -> float:
 
 def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
     view, history = item.view, item.history
-    if history is None:
+    if history is None or view.run.state is RunState.PRUNED:
         return
     if not snapshot.is_desired(view):
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):

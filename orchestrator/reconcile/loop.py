@@ -38,6 +38,7 @@ from .notify import deliver
 from .observe import RunMetrics, observe
 from .recall import Recollection
 from .record import record_activities
+from .search import Measure, advance
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
 from .stored import read_open
@@ -119,10 +120,17 @@ class Pass:
 
 
 class Reconciler:
-    """Brings one campaign to its desired state, pass by pass; the default executor is that of its spec."""
+    """Brings one campaign to its desired state, pass by pass.
 
-    def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
-        self._store, self._campaign = store, campaign
+    Args:
+        executor: Where attempts run; the default is that of the spec.
+        measure: Returns the figures of runs, for a search.
+    """
+
+    def __init__(
+        self, store: Store, campaign: CampaignRow, executor: Executor | None = None, measure: Measure | None = None
+    ) -> None:
+        self._store, self._campaign, self._measure = store, campaign, measure
         self._folder = CampaignFolder(campaign)
         self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
@@ -166,6 +174,8 @@ class Reconciler:
         recalled = self._recollection.recall(writer)
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
+        if advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600):
+            stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(
             stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing, before.ledgers

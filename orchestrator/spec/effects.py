@@ -6,9 +6,9 @@ from typing import Final
 
 LEARNED: Final = frozenset(
     """model pretrained tokenizer dataset seq_len global_batch micro_batch steps epochs precision strategy engine
-    zero_stage offload fsdp2_reduce nvme_path lr schedule warmup_steps min_lr_ratio weight_decay beta1 beta2 eps
-    grad_clip seed dropout activation_checkpointing compile deepcompile deepspeed_patches cuda_graphs attention
-    fused_loss sequence_parallel tensor_parallel""".split()  # noqa: SIM905
+    zero_stage offload fsdp2_reduce nvme_path lr schedule schedule_steps warmup_steps min_lr_ratio weight_decay beta1
+    beta2 eps grad_clip seed dropout activation_checkpointing compile deepcompile deepspeed_patches cuda_graphs
+    attention fused_loss sequence_parallel tensor_parallel""".split()  # noqa: SIM905
 )
 """Fields that change the learned model, or the speed: they are part of the experiment's digest. Another of these
 changes the digests of the runs that set it."""
@@ -24,7 +24,17 @@ FIELDS: Final = LEARNED | DESCRIBES_ONLY
 WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
 """Fields of `train` for the model, its data and its size; all others set the way of training."""
 
-_OPTIMIZER: Final = ("lr", "schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps")
+_OPTIMIZER: Final = (
+    "lr",
+    "schedule",
+    "schedule_steps",
+    "warmup_steps",
+    "min_lr_ratio",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
+)
 
 LEARNING: Final = frozenset([*WORK, *_OPTIMIZER, "grad_clip", "dropout"])
 """Fields of `train` that change the learned weights; all others change only their computation."""

@@ -54,7 +54,8 @@ class Run:
         global_batch: Samples of an optimizer step; None for a command without it.
         micro_batch: Samples of one forward pass on a rank, at first; None if it is searched for.
         accumulation: Passes of an optimizer step, at first.
-        stage: Whether it is a short run that screens its point, or a full one.
+        stage: Whether it is a short run that screens its point, a trial of a search, or a full one.
+        ordinal: Its place in the campaign, if not that in the spec.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Run:
     micro_batch: int | None
     accumulation: int | None
     stage: Stage = Stage.FULL
+    ordinal: int | None = None
 
     @property
     def data_parallel(self) -> int:
@@ -110,7 +112,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
     reported = {place for finding in findings for place in finding.places}
-    base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
+    base = base_of(spec)
     runs: dict[str, Run] = {}
     sections = SharedSections()
     hashes: dict[str, str] = {}
@@ -119,11 +121,11 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     for point in counted("points read", all_points):
         try:
             origins: Origins = {}
-            config = _config(base, point, local_gpus, sections, origins)
-            point = _as_read(point, config)  # noqa: PLW2901 - the same point
+            config = config_of(base, point, local_gpus, sections, origins)
+            point = as_read(point, config)  # noqa: PLW2901 - the same point
             configs.append((config, origins))
             for stage, repeat, staged in _stages(spec, config):
-                run = _run(staged, point, repeat, stage, local_gpus, others=runs)
+                run = run_of(staged, point, repeat, stage, local_gpus, others=runs)
                 if other := hashes.get(run.config_hash):
                     repeated.append(_duplicate(point, other, stage))
                     break
@@ -162,9 +164,15 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
     yield from ((Stage.FULL, repeat, config) for repeat in range(spec.repeats))
 
 
-def _config(
+def base_of(spec: Spec, **how: Any) -> dict[str, Any]:
+    """Return the configuration that all runs of a spec share; `how` as of pydantic's `model_dump`."""
+    return spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS), **how)
+
+
+def config_of(
     base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
 ) -> RunConfig:
+    """Return the configuration of a point; InvalidSpec if it has errors."""
     data = dict(base)
     findings: list[Finding] = []
     for setting in point.settings:
@@ -186,7 +194,7 @@ def _config(
     return config
 
 
-def _as_read(point: Point, config: RunConfig) -> Point:
+def as_read(point: Point, config: RunConfig) -> Point:
     """Return the point with whole numbers as their fields read them: `1e3` is 1000 in names and commands too."""
     wholes = {s.key: int(s.value) for s in point.settings if isinstance(s.value, float) and _reads_whole(config, s)}
     if not wholes:
@@ -203,7 +211,16 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
     return isinstance(value, int) and value == setting.value
 
 
-def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, others: Mapping[str, Run]) -> Run:
+def run_of(
+    config: RunConfig,
+    point: Point,
+    repeat: int,
+    stage: Stage,
+    local_gpus: int,
+    others: Mapping[str, Run],
+    name: str = "",
+) -> Run:
+    """Return a run of a point; without a name it has one of its values, unlike those of others."""
     if config.command is not None and (findings := list(placeholders.without_text(config, point))):
         raise InvalidSpec(findings)
     if repeat:
@@ -213,7 +230,7 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
     nameless = placeholders.fill(config, values)
     digest = _config_hash(nameless, point, local_gpus)
     suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
-    name = run_name(point.labels, suffix, digest, others)
+    name = name or run_name(point.labels, suffix, digest, others)
     config = placeholders.fill(config, values | {"run": name}) if "run" in placeholders.used(config) else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks

@@ -71,7 +71,7 @@ def runs_of_text(
         check_options: See `expand`.
 
     Returns:
-        The spec with its variables filled in and its paths absolute, and its runs.
+        The spec with its variables filled in and its paths absolute, and its runs; of a search the first trial.
 
     Raises:
         SpecError: With all its errors.
@@ -90,7 +90,13 @@ def runs_of_text(
         findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
             gpus = local_gpus() if spec.executor == "local" else 0
-            runs = expand(spec, gpus, None if findings else check_options)
+            if spec.search:
+                # imported here: few specs have a search
+                from .trials import first_trial
+
+                runs = (first_trial(spec, gpus),)
+            else:
+                runs = expand(spec, gpus, None if findings else check_options)
         except InvalidSpec as error:
             findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:

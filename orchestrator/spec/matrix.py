@@ -21,6 +21,7 @@ from dscampaign.orchestrator.formatting import last_part
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
+from .search_section import is_distribution
 from .sections import ContainerConfig, RetryConfig
 from .slurm_section import SlurmConfig
 from .yaml_source import written
@@ -105,7 +106,7 @@ def points(
     result = _include(kept, includes)
     findings += [
         *_replaced(result),
-        *_key_findings([*grid, *result], placeholders),
+        *key_findings([*grid, *result], placeholders),
         *_exclude_findings(grid, excludes),
         *_rivals(choices),
     ]
@@ -159,6 +160,7 @@ def _usable(matrix: Mapping[str, Any]) -> tuple[dict[str, dict[int, Any]], list[
         if not isinstance(value, list):
             inner = [key for key in value if field_path(f"{name}.{key}")] if isinstance(value, dict) else []
             hint = f"write {name}.{inner[0]}" if inner and is_axis else f"write {written([value], flow=True)}"
+            hint = "write it below `search: {parameters: ...}`, which samples" if is_distribution(value) else hint
             findings.append(Finding((place,), "expected a list of values", hint))
         elif not values:
             findings.append(Finding((place,), "has no values", "give at least one, or remove it"))
@@ -267,7 +269,7 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
             yield Finding((("matrix", "exclude", index),), "excludes nothing", hint)
 
 
-def _key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
+def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
     """Find keys that are not fields that can vary; each once, at its first place."""
     settings = [s for point in points for s in point.settings]
     for key, place in {s.key: s.place for s in reversed(settings)}.items():

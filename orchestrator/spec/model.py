@@ -29,6 +29,7 @@ from .field_types import (
 )
 from .launch_line import Launcher
 from .objective import Objective
+from .search_section import SearchConfig
 from .sections import (
     ContainerConfig,
     DeepSpeedSection,
@@ -138,6 +139,9 @@ class TrainConfig(SpecSection):
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """Decay of the learning rate after warm-up: `constant`, `linear`, `cosine`."""
+    schedule_steps: Positive | None = None
+    """Steps over which the learning rate decays. Default: `steps`. A run that is to go on later has those of the
+    longest."""
     warmup_steps: Count = 0
     """Steps of linear warm-up from 0."""
     min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
@@ -369,6 +373,8 @@ class Spec(RunConfig):
     ([default](results.md#what-is-compared))."""
     screen: ScreenConfig | None = None
     """[Short runs](#screening) that choose which points run in full."""
+    search: SearchConfig | None = None
+    """[A search](search.md): trials with sampled parameters instead of a matrix."""
     retention: RetentionConfig | None = None
     """How `campaign db prune` thins old metrics."""
     reconciler: ReconcilerConfig = ReconcilerConfig()

@@ -100,7 +100,9 @@ def _train(config: RunConfig) -> Iterator[Finding]:
     train = config.train
     if train.steps is not None and train.epochs is not None:
         yield Finding(_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
-    if train.steps and train.warmup_steps > train.steps:
+    if train.steps and train.schedule_steps and train.schedule_steps < train.steps:
+        yield Finding(_fields("schedule_steps", "steps"), f"is less than the {train.steps} steps of the run")
+    if train.steps and train.warmup_steps > max(train.steps, train.schedule_steps or 0):
         message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
         yield Finding(_fields("warmup_steps", "steps"), message)
 

@@ -14,8 +14,8 @@ from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile.loop import Reconciler
-from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.report.measure.load import figures_of
+from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 
@@ -65,8 +65,8 @@ def open_store(url: str) -> Store:
 
 def submit(spec: Path, folder: Path, store: Store) -> CampaignRow:
     """Records what a spec desires."""
-    read = load_spec(spec)
-    return campaigns.record(store, campaigns.Submission(read, spec.read_text(), expand(read), folder, spec))
+    read, runs = load_runs(spec)
+    return campaigns.record(store, campaigns.Submission(read, spec.read_text(), runs, folder, spec))
 
 
 def observe(store: Store, campaign: CampaignRow) -> Observed:
@@ -92,7 +92,7 @@ def run_to_end(
         each_error: Called instead when the store did not answer; without it the test fails then.
     """
     deadline_s = time.monotonic() + CAMPAIGN_HANGS_S
-    reconciler = Reconciler(store, campaign)
+    reconciler = Reconciler(store, campaign, measure=figures_of)
     for done in reconciler.watch(poll_s=poll_s):
         if isinstance(done, Exception):
             if each_error is None:

@@ -250,7 +250,7 @@ def steps_line(status: CampaignStatus) -> str:
 
 def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
     """Steps done, and to be done; (0, 0) if a run does not know its last step."""
-    runs = [run for run in runs if run.state is not RunState.SCREENED]
+    runs = [run for run in runs if run.state not in (RunState.SCREENED, RunState.PRUNED)]
     if not all(run.target_step for run in runs):
         return 0, 0
     return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)

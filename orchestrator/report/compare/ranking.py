@@ -26,6 +26,7 @@ _ENDS: Final = {
     RunState.HELD: "held",
     RunState.CANCELLED: "cancelled",
     RunState.SCREENED: "screened out",
+    RunState.PRUNED: "pruned",
 }
 """How a run that is settled and of no use ended."""
 _FAILED: Final = {"crash": "crashed", "deterministic": "crashed", "diverged": "diverged"}

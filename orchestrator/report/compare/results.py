@@ -11,6 +11,7 @@ from typing import Final
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.formatting import count, rough
+from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
@@ -48,7 +49,7 @@ class Results:
     """All data of a report; the runs are in the order of the matrix.
 
     `times` are, of conditions that differ in their batch, a loss that all reach, and the median of the seconds of
-    training until then; None if a repeat did not reach it. Screening runs count only in the cost.
+    training until then; None if a repeat did not reach it. Screening runs and trials count only in the cost.
     """
 
     campaign: CampaignRow
@@ -57,6 +58,7 @@ class Results:
     times: tuple[tuple[Condition, float, float | None], ...]
     cost: Cost
     objective: Objective | None = None
+    search: SearchState | None = None
 
     @property
     def comparisons(self) -> list[BaselineComparison]:
@@ -91,7 +93,11 @@ class Results:
 
 
 def results_of(
-    campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
+    campaign: CampaignRow,
+    runs: Sequence[MeasuredRun],
+    baseline: str | None = None,
+    by: Objective | None = None,
+    search: SearchState | None = None,
 ) -> Results:
     """Compare a campaign's runs with the named or default baseline; recommend by `by`, else by the spec's objective.
 
@@ -99,12 +105,12 @@ def results_of(
     """
     by = by or _objective_of(campaign)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
-    screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
+    before = tuple(run for run in runs if run.stage is not Stage.FULL)
     conditions = conditions_of(full)
     named = condition_named(baseline, conditions, campaign.name).name if baseline is not None else None
     workloads = workloads_of(conditions, named, campaign.provenance.get("baseline"))
     compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
-    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by)
+    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, before), by, search)
 
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:

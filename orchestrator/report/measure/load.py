@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.lease import looked_s
 
+from .metrics import METRICS
 from .neighbours import neighbours
 from .run import MeasuredRun, RunData, measured_run
 
@@ -27,8 +28,18 @@ _PRINTED_WITHIN_S: Final = 2.5
 """Of lines that an earlier version has read, without their source."""
 
 
-def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
-    """The figures of every run, in the order of the matrix."""
+def figures_of(store: Store, campaign: CampaignRow, names: Collection[str]) -> dict[str, dict[str, float | None]]:
+    """Return the figures of runs, by their names: those of the registry, and steps per second."""
+    figures: dict[str, dict[str, float | None]] = {}
+    for run in read_runs(store, campaign, names):
+        step_s = run.timing.step_s if run.timing else None
+        figures[run.name] = {name: metric.of(run) for name, metric in METRICS.items()}
+        figures[run.name]["steps_per_s"] = 1 / step_s if step_s else None
+    return figures
+
+
+def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None = None) -> list[MeasuredRun]:
+    """The figures of every run, or of those of these names, in the order of the matrix."""
     measured = []
     with store.read() as conn:
         until_s = looked_s(conn, store.now(conn), campaign.id)
@@ -48,7 +59,8 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         forwards = queries.forwards(conn, campaign.id)
         sampled = queries.sampled_attempts(conn, campaign.id)
         skipped = extra_highest(conn, campaign.id, _SKIPPED)
-        for run in counted("runs read", queries.runs(conn, campaign.id)):
+        rows = [run for run in queries.runs(conn, campaign.id) if names is None or run.name in names]
+        for run in counted("runs read", rows):
             own = attempts.get(run.id, [])
             present = [attempt for attempt in own if attempt.config_hash == run.config_hash]
             mine = [attempt.id for attempt in present]

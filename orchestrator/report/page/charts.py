@@ -86,7 +86,7 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     name = base.transform_filter(f"datum.c === {number}").mark_text(fontWeight="bold", **aside)
     chart = alt.layer(bars, points, name.encode(across, up, alt.Text("name:N"))).add_params(_zoom())
     title = f"Speed against memory: up and left is better{'; crosses are out' if out else ''}"
-    return _chart("speed_memory", title, chart, looks, {"rows": rows})
+    return chart_of("speed_memory", title, chart, looks, {"rows": rows})
 
 
 def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metric: str, title: str) -> Chart | None:
@@ -123,7 +123,9 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
         across, up, colour, opacity=_dim(1), tooltip=[_NAME, alt.Tooltip("says:N", title=title)]
     )
     name = f"along_{''.join(c if c.isalnum() else '_' for c in axis)}_{metric}"
-    return _chart(name, f"{title} by {axis}", alt.layer(line, bars, points).add_params(_zoom()), looks, {"rows": rows})
+    return chart_of(
+        name, f"{title} by {axis}", alt.layer(line, bars, points).add_params(_zoom()), looks, {"rows": rows}
+    )
 
 
 def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
@@ -150,7 +152,7 @@ def paces(curves: Curves, looks: Looks) -> Chart:
 def _of_curves(name: str, title: str, layers: Sequence[Any], looks: Looks, curves: Curves) -> Chart:
     chart, data = alt.layer(*layers).add_params(_zoom()), {"rows": curves.rows, "held_out": curves.held_out}
     by_step = {"tokens": curves.tokens, "seconds": curves.seconds}
-    return _chart(name, title, chart, looks, data, across=curves.across, **by_step)
+    return chart_of(name, title, chart, looks, data, across=curves.across, **by_step)
 
 
 def _lines(curves: Curves, looks: Looks, field: str, title: str, form: str = ".4f") -> list[Any]:
@@ -217,7 +219,7 @@ def _bars(
     dots = _base("points").mark_point(filled=True, size=22, color="#3c4043", stroke="white", strokeWidth=0.6)
     layers: list[Any] = [bars, dots.encode(alt.X("value:Q"), y)]
     if limit:
-        line, colour = _of("limit"), "#D55E00"
+        line, colour = data_of("limit"), "#D55E00"
         layers.append(line.mark_rule(strokeDash=[4, 4], color=colour, strokeWidth=1.5).encode(alt.X("value:Q")))
         text = line.mark_text(align="right", dx=-5, dy=7, baseline="top", color=colour)
         layers.append(text.encode(alt.X("value:Q"), alt.YValue(0), alt.Text("says:N")))
@@ -225,7 +227,7 @@ def _bars(
     drawn = {row["c"] for row in shown}
     beside = [row for row in points if row["c"] in drawn]
     data = {"rows": shown, "points": beside, "limit": [{"value": limit, "says": f"usable: {limit:.0f} GB"}]}
-    return _chart(name, title, alt.layer(*layers), looks, data, height=alt.Step(_BAR))
+    return chart_of(name, title, alt.layer(*layers), looks, data, height=alt.Step(_BAR))
 
 
 def is_number(value: object) -> bool:
@@ -233,7 +235,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _chart(
+def chart_of(
     name: str, title: str, chart: Any, looks: Looks, data: Mapping[str, Sequence[Row]], *, height: Any = _HEIGHT,
     across: Mapping[str, str] = {}, **params: Any,
 ) -> Chart:  # fmt: skip
@@ -255,14 +257,14 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _of(data: str) -> alt.Chart:
+def data_of(data: str) -> alt.Chart:
     """A chart of a data set by its name: Altair copies data with each layer."""
     return alt.Chart(alt.NamedData(name=data))
 
 
 def _base(data: str = "rows") -> alt.Chart:
     """A chart of the conditions in a data set that the legend does not hide."""
-    shown = _of(data).transform_filter("indexof(hidden, datum.c) < 0")
+    shown = data_of(data).transform_filter("indexof(hidden, datum.c) < 0")
     return shown.transform_calculate(name="titles[datum.c]", group="groups[datum.c]")
 
 

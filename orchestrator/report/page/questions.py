@@ -35,6 +35,7 @@ from . import charts
 from .curves import Curves, curves_of
 from .elements import Chart, Section, Table, TableCell, table_of
 from .looks import Looks
+from .search import search_found
 
 MOST_WORKLOADS: Final = 6
 """So many have charts; more have the tables."""
@@ -49,6 +50,7 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
     shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
     sections = (
+        search_found(results, looks),
         _speed(results, looks, drawn),
         _learning(results, looks, drawn),
         _memory(results, looks, drawn),
@@ -336,7 +338,7 @@ def _hours(results: Results) -> Section:
         ("warm-up and compiling", cost.warm_up),
         ("starting, evaluating, saving", cost.around),
         ("search for the micro-batch", cost.search),
-        ("screening", cost.screening),
+        ("trials of the search" if results.search else "screening", cost.screening),
         ("step times unknown", cost.untimed),
         *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]

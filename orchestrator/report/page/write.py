@@ -28,7 +28,7 @@ from .summary import summary
 PAGE: Final = "report.html"
 
 _OURS: Final = re.compile(
-    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|power|temperature|goodput|sweep|grid|along_\w+)"
+    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|power|temperature|goodput|sweep|grid|along_\w+|search_\w+)"
     r"(?:_\d+)?\.(?:svg|png)"
 )
 """Names of figures."""

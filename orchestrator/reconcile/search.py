@@ -1,0 +1,322 @@
+"""Brings a search forward: measures ended trials, lets the best go on, asks for new ones, and confirms the best.
+
+The store holds all of it: trials are runs, their figures are events. A pass decides from these alone and writes in a
+single transaction, so a reconciler that dies at any moment leaves nothing half done. Trial numbers are in the names of
+runs, which are unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, NewRun, RunRow
+from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.executors.local import local_gpus
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.objective import value_of
+from dscampaign.orchestrator.spec.sampling import Outcome, Trial, best_first
+from dscampaign.orchestrator.spec.search_section import SearchConfig
+from dscampaign.orchestrator.spec.trials import CONFIRMS, Template, number_of
+
+from .lease import FencedWriter
+
+MEASURED: Final = "trial.measured"
+"""The event with the figures of a trial at the end of a rung."""
+
+_INFEASIBLE: Final = frozenset(
+    {FailureClass.OOM, FailureClass.FRAGMENTATION, FailureClass.HOST_OOM, FailureClass.DIVERGED}
+)
+"""Ends of trials that their parameters are to blame for."""
+
+Measure = Callable[[Store, CampaignRow, Collection[str]], Mapping[str, Mapping[str, float | None]]]
+"""Returns the report's figures of runs, by their names."""
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A trial with its run.
+
+    Attributes:
+        failure: the failure class of its newest attempt.
+        records: by step, its figures: of the objectives, None for an unknown one, and its excess of a bound.
+    """
+
+    row: RunRow
+    failure: str | None
+    records: Mapping[int, tuple[Sequence[float | None], float]]
+
+    @property
+    def number(self) -> int:
+        """The number of the trial."""
+        return number_of(self.row.ordinal)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still to end by itself."""
+        return self.row.state in UNSETTLED_RUN
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether it has ended at a rung whose figures are not recorded yet."""
+        return self.row.state is RunState.COMPLETED and _step(self.row) not in self.records
+
+    def as_trial(self, last: int | None) -> Trial:
+        """Return the trial for its sampler; `last` is the step of a whole trial."""
+        rungs = {step: values[0] for step, (values, _) in self.records.items() if step and values[0] is not None}
+        values, excess = self.records.get(_step(self.row), ((None,), 0.0))
+        trial = Trial(self.number, self.row.params, self._outcome(values, excess, last), rungs=rungs, excess=excess)
+        known = tuple(value for value in values if value is not None)
+        if trial.outcome is Outcome.MEASURED:
+            return replace(trial, values=known)
+        return replace(trial, excess=excess or 1.0) if trial.outcome is Outcome.INFEASIBLE else trial
+
+    def _outcome(self, values: Sequence[float | None], excess: float, last: int | None) -> Outcome:
+        state = self.row.state
+        if self.active or self.unmeasured:
+            return Outcome.OPEN
+        if state in (RunState.COMPLETED, RunState.PRUNED) and excess > 0:
+            return Outcome.INFEASIBLE
+        if state is RunState.COMPLETED and None not in values:
+            return Outcome.MEASURED if last is None or self.row.target_step == last else Outcome.PRUNED
+        if state is RunState.PRUNED:
+            return Outcome.PRUNED
+        if state is RunState.FAILED and self.failure in _INFEASIBLE:
+            return Outcome.INFEASIBLE
+        return Outcome.FAILED
+
+
+def _step(row: RunRow) -> int:
+    return row.target_step or 0
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """A search as the store has it.
+
+    Attributes:
+        confirmed: names of the runs that confirm trials.
+        code: of the runs.
+    """
+
+    search: SearchConfig
+    runs: tuple[TrialRun, ...]
+    confirmed: frozenset[str] = frozenset()
+    code: str = ""
+
+    @property
+    def last(self) -> int | None:
+        """The step of a whole trial; None without halving."""
+        return self.search.halving.to if self.search.halving else None
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """All trials, by their number."""
+        return [run.as_trial(self.last) for run in sorted(self.runs, key=lambda run: run.number)]
+
+
+def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
+    """Return the search of a campaign; None if it has none."""
+    document = campaign.provenance.get("search")
+    if not document:
+        return None
+    rows = [row for row in queries.runs(conn, campaign.id) if row.desired != ABSENT]
+    ends = {run.run_id: run.failure_class for run in queries.status(conn, campaign.id)}
+    records: dict[int, dict[int, tuple[Sequence[float | None], float]]] = {}
+    for event in queries.campaign_events(conn, campaign.id, MEASURED):
+        data = event.data
+        records.setdefault(event.run_id or 0, {})[data["step"]] = (tuple(data["values"]), data["excess"])
+    trials = [row for row in rows if row.stage is Stage.TRIAL]
+    return SearchState(
+        search=SearchConfig.model_validate(document["section"]),
+        runs=tuple(TrialRun(row, ends.get(row.id), records.get(row.id, {})) for row in trials),
+        confirmed=frozenset(row.name for row in rows if row.ordinal >= CONFIRMS),
+        code=trials[0].code if trials else "",
+    )
+
+
+@dataclass
+class _Step:
+    """The changes that a pass makes to a search."""
+
+    measured: list[tuple[TrialRun, list[float | None], float]] = field(default_factory=list)
+    promoted: list[tuple[RunRow, Run]] = field(default_factory=list)
+    pruned: list[tuple[RunRow, str]] = field(default_factory=list)
+    new: list[Run] = field(default_factory=list)
+    exhausted: bool = False
+    open: bool = False
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.measured or self.promoted or self.pruned or self.new)
+
+
+def advance(
+    writer: FencedWriter, campaign: CampaignRow, measure: Measure | None, gpu_hours: Callable[[], float]
+) -> bool:
+    """Bring the search of a campaign forward; return whether its runs have changed."""
+    document = campaign.provenance.get("search")
+    if not document or campaign.desired != "active":
+        return False
+    with writer.store.read() as conn:
+        state = read_search(conn, campaign)
+    assert state is not None
+    step = _Step()
+    unmeasured = [run for run in state.runs if run.unmeasured]
+    if unmeasured and measure is None:
+        raise RuntimeError("a search needs the figures of its runs")
+    if unmeasured and measure:
+        figures = measure(writer.store, campaign, [run.row.name for run in unmeasured])
+        writer.renew()
+        step.measured = [(run, *_figures(state.search, figures.get(run.row.name, {}))) for run in unmeasured]
+        known = {run.row.id: (tuple(values), excess) for run, values, excess in step.measured}
+        state = replace(state, runs=tuple(_with(run, known.get(run.row.id)) for run in state.runs))
+    used_up = state.search.budget is not None and gpu_hours() >= state.search.budget
+    template = Template.read(document, local_gpus() if campaign.executor == "local" else 0)
+    _plan(state, template, step, used_up=used_up, exhausted=bool(document.get("exhausted")))
+    return _write(writer, campaign, state, step)
+
+
+def _with(run: TrialRun, record: tuple[Sequence[float | None], float] | None) -> TrialRun:
+    return replace(run, records={**run.records, _step(run.row): record}) if record else run
+
+
+def _figures(search: SearchConfig, figures: Mapping[str, float | None]) -> tuple[list[float | None], float]:
+    beyond = [(value_of(name, figures), most) for name, most in search.bounds.items()]
+    excess = max((value / most - 1 for value, most in beyond if value is not None), default=0.0)
+    return [value_of(name, figures) for name in search.objective], max(excess, 0.0)
+
+
+def _plan(state: SearchState, template: Template, step: _Step, *, used_up: bool, exhausted: bool) -> None:
+    """Fill in what follows: trials that go on first, then new ones, at the end the confirmation."""
+    search, runs = state.search, state.runs
+    active = sum(run.active for run in runs)
+    free = search.parallel - active - sum(run.row.state is RunState.HELD for run in runs)
+    rungs = list(_rungs(state))
+    for run, best, reason in rungs:
+        if run.row.state is RunState.COMPLETED and (used_up or not best):
+            step.pruned.append((run.row, "search.budget is used up" if best else reason))
+    going_on = [run for run, best, _ in reversed(rungs) if best and not used_up][: max(free, 0)]
+    step.promoted = [(run.row, _next_rung(run, template)) for run in going_on]
+    trials, number = list(state.trials), 1 + max((run.number for run in runs), default=-1)
+    step.exhausted = exhausted
+    while len(step.promoted) + len(step.new) < free and number < search.trials and not (used_up or step.exhausted):
+        run = template.next_trial(trials, number)
+        step.exhausted = run is None
+        if run:
+            step.new.append(run)
+            trials.append(Trial(number, run.params, Outcome.OPEN))
+            number += 1
+    over = used_up or step.exhausted or number >= search.trials
+    if over and not (active or step.promoted or step.new):
+        _finish(state, template, step, used_up=used_up)
+    step.open = bool(active or step.promoted or step.new)
+
+
+def _finish(state: SearchState, template: Template, step: _Step, *, used_up: bool) -> None:
+    best = best_first(state.search, state.trials)
+    if not best and not used_up and state.search.halving:  # too few trials for all rungs: the best goes on
+        waiting = _at_rungs(state)
+        most = max((_step(run.row) for run in waiting), default=0)
+        top = sorted((r for r in waiting if _step(r.row) == most), key=lambda run: _cost(state, run, most))
+        step.promoted = [(run.row, _next_rung(run, template)) for run in top[:1]]
+        step.pruned = [(row, reason) for row, reason in step.pruned if all(row.id != run.row.id for run in top[:1])]
+        return
+    confirm = state.search.confirm
+    for trial in best[: confirm.top]:
+        runs = [template.confirmation(trial.number, trial.params, repeat) for repeat in range(confirm.repeats)]
+        step.new += [run for run in runs if run.name not in state.confirmed]
+
+
+def _at_rungs(state: SearchState) -> list[TrialRun]:
+    """Return the trials that have ended below the last rung, with a figure, and that could go on."""
+    ended = (RunState.COMPLETED, RunState.PRUNED)
+    candidates = [run for run in state.runs if run.row.state in ended and run.row.target_step != state.last]
+    return [run for run in candidates if run.as_trial(state.last).outcome is Outcome.PRUNED and _rung(run) is not None]
+
+
+def _rung(run: TrialRun) -> float | None:
+    values, _ = run.records.get(_step(run.row), ((None,), 0.0))
+    return values[0]
+
+
+def _cost(state: SearchState, run: TrialRun, step: int) -> float:
+    value = run.as_trial(state.last).rungs[step]
+    return -value if state.search.maximize[0] else value
+
+
+def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
+    """Yield the trials at each rung but the last, whether they go on, and else why not."""
+    halving = state.search.halving
+    for step in halving.rungs[:-1] if halving else ():
+        feasible = [run for run in state.runs if run.records.get(step) and run.records[step][1] == 0]
+        reached = sorted(
+            (run for run in feasible if step in run.as_trial(state.last).rungs),
+            key=lambda run: (_cost(state, run, step), run.number),
+        )
+        most = len(reached) // halving.factor if halving else 0
+        waiting = {run.row.id for run in _at_rungs(state) if _step(run.row) == step}
+        for place, run in enumerate(reached):
+            if run.row.id in waiting:
+                figure = f"{state.search.objective[0]} {run.as_trial(state.last).rungs[step]:.5g}"
+                yield run, place < most, f"{figure} is number {place + 1} of {len(reached)} at step {step:,}"
+
+
+def _next_rung(run: TrialRun, template: Template) -> Run:
+    higher = next(steps for steps in template.rungs if steps and steps > _step(run.row))
+    return template.trial(run.number, run.row.params, higher)
+
+
+def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step: _Step) -> bool:
+    document = campaign.provenance["search"]
+    flags = {"open": step.open, "exhausted": step.exhausted}
+    if not step.changes and all(document.get(name, False) == value for name, value in flags.items()):
+        return False
+    with writer.write() as conn:
+        fresh = queries.lock_campaign(conn, campaign.id)
+        if fresh is None or (fresh.provenance, fresh.desired) != (campaign.provenance, campaign.desired):
+            return False  # its user has submitted again meanwhile: the next pass looks anew
+        provenance = {**fresh.provenance, "search": {**document, **flags}}
+        queries.update_campaign(conn, campaign.id, provenance=provenance)
+        queries.add_events(conn, campaign.id, list(_events(state, step)))
+        changed: dict[int, dict[str, Any]] = {
+            row.id: {"state": RunState.PRUNED, "reason": reason} for row, reason in step.pruned
+        }
+        for row, run in step.promoted:
+            on = {"config": run.stored_config, "target_step": run.target_step, "retry_epoch": row.retry_epoch + 1}
+            changed[row.id] = {**on, "state": RunState.PENDING, "reason": "", "not_before_s": None}
+        queries.change_runs(conn, changed)
+        queries.insert_runs(conn, campaign.id, [new_run(run, run.ordinal or 0, state.code) for run in step.new])
+    return step.changes
+
+
+def _events(state: SearchState, step: _Step) -> Iterator[queries.NewEvent]:
+    for run, values, excess in step.measured:
+        pairs = zip(state.search.objective, values, strict=True)
+        text = ", ".join(f"{name} {'unknown' if value is None else f'{value:.5g}'}" for name, value in pairs)
+        data = {"step": _step(run.row), "values": values, "excess": excess}
+        yield queries.NewEvent(MEASURED, f"trial {run.number}: {text}", run.row.id, data=data)
+    for row, run in step.promoted:
+        yield queries.NewEvent("trial.promoted", f"goes on to step {run.target_step:,}", row.id)
+
+
+def new_run(run: Run, ordinal: int, code: str) -> NewRun:
+    """Return the row of a run of a spec."""
+    return NewRun(
+        name=run.name,
+        params=run.params,
+        config=run.stored_config,
+        config_hash=run.config_hash,
+        ordinal=ordinal,
+        repeat=run.repeat,
+        target_step=run.target_step,
+        code=code,
+        stage=run.stage,
+    )

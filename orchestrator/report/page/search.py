@@ -1,0 +1,206 @@
+"""The section on a search: its trials, the history of the best, and the importance of parameters. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import altair as alt
+
+from dscampaign.orchestrator.campaign.titles import value_text
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.reconcile.search import SearchState
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.spec.matrix import short_name
+from dscampaign.orchestrator.spec.sampling import Outcome, Trial, best_first, study_of
+from dscampaign.orchestrator.spec.search_section import SearchConfig
+
+from .charts import chart_of, data_of
+from .elements import Chart, Section, TableCell, table_of
+from .looks import COLOURS, GREY, Looks
+
+_LEAST_FOR_IMPORTANCE: Final = 8
+"""With fewer trials a forest says nothing of parameters."""
+
+_ENDS: Final = {
+    Outcome.OPEN: "under way",
+    Outcome.MEASURED: "completed",
+    Outcome.PRUNED: "pruned",
+    Outcome.INFEASIBLE: "infeasible",
+    Outcome.FAILED: "failed",
+}
+
+
+def search_found(results: Results, looks: Looks) -> Section:
+    """Return the section; empty without a search."""
+    state = results.search
+    title = "What did the search find?"
+    if state is None or not state.trials:
+        return Section(title)
+    search, ranked = state.search, best_first(state.search, state.trials)
+    charts = [*_history(search, state.trials, looks), *_importance(search, state.trials, looks)]
+    charts += _coordinates(search, ranked, looks)
+    return Section(title, _sentence(state, ranked), tuple(charts), _table(state, ranked))
+
+
+def _sentence(state: SearchState, ranked: Sequence[Trial]) -> str:
+    search = state.search
+    ends = Counter(trial.outcome for trial in state.trials)
+    parts = [f"{ends[outcome]} {word}" for outcome, word in _ENDS.items() if ends[outcome]]
+    text = f"{count(len(state.trials), 'trial')} ({', '.join(parts)})."
+    if ranked and len(search.objective) > 1:
+        front = [trial for trial in ranked if trial.number in _front(search, ranked)]
+        text += f" No other beats {count(len(front), 'trial')} in {' and '.join(search.objective)}."
+    elif ranked:
+        text += f" Best {search.objective[0]}: {ranked[0].values[0]:.5g}, trial {ranked[0].number}."
+    confirmed = "runs with other seeds confirm it, and comparisons count these alone"
+    return f"{text} The best of many trials is best by chance, too: {confirmed}." if ranked else text
+
+
+def _front(search: SearchConfig, ranked: Sequence[Trial]) -> set[int]:
+    signs = [-1 if more else 1 for more in search.maximize]
+    costs = {one.number: [s * v for s, v in zip(signs, one.values, strict=True)] for one in ranked}
+    return {
+        number
+        for number, own in costs.items()
+        if not any(o != own and all(a <= b for a, b in zip(o, own, strict=True)) for o in costs.values())
+    }
+
+
+def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Any, ...]:
+    others = [trial for trial in state.trials if trial.outcome is not Outcome.MEASURED]
+    reasons = {run.number: run.row.reason for run in state.runs}
+    columns: dict[str, Callable[[Trial], TableCell | str]] = {
+        "trial": lambda trial: TableCell(f"trial {trial.number}", trial.number),
+        **{name: _value(place) for place, name in enumerate(state.search.objective)},
+        **{name: _param(name) for name in map(short_name, state.search.parameters)},
+        "end": lambda trial: _ENDS[trial.outcome],
+        "steps": lambda trial: str(max(trial.rungs, default="")),
+        "because": lambda trial: reasons[trial.number],
+    }
+    return table_of(columns, [*ranked, *others], main=len(state.search.parameters) + len(state.search.objective) + 2)
+
+
+def _value(place: int) -> Callable[[Trial], TableCell | str]:
+    def cell(trial: Trial) -> TableCell | str:
+        values = trial.values or tuple(trial.rungs[step] for step in sorted(trial.rungs)[-1:])
+        return TableCell(f"{values[place]:.5g}", values[place]) if place < len(values) else ""
+
+    return cell
+
+
+def _param(name: str) -> Callable[[Trial], TableCell | str]:
+    return lambda trial: value_text(trial.params[name]) if name in trial.params else ""
+
+
+def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
+    """Yield the values of the trials in their order, and the best so far; of several objectives one against another."""
+    measured = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    if len(measured) < 2:
+        return
+    name, dots = alt.Tooltip("says:N", title="trial"), {"filled": True, "size": 60, "opacity": 0.8}
+    if len(search.objective) > 1:
+        front = _front(search, measured)
+        rows = [
+            {"x": trial.values[0], "y": trial.values[1], "says": _says(trial), "best": trial.number in front}
+            for trial in measured
+        ]
+        first, second = search.objective[:2]
+        points = data_of("rows").mark_point(**dots)
+        colour = alt.Color("best:N", scale=alt.Scale(domain=[True, False], range=[COLOURS[0], GREY]), legend=None)
+        near = alt.Scale(zero=False, nice=True)
+        across, up = alt.X("x:Q", title=first, scale=near), alt.Y("y:Q", title=second, scale=near)
+        title = f"{second} against {first}: no other trial beats the blue ones"
+        yield chart_of("search_front", title, points.encode(across, up, colour, tooltip=[name]), looks, {"rows": rows})
+        return
+    best, pick, history = measured[0].values[0], max if search.maximize[0] else min, []
+    for trial in measured:
+        best = pick(best, trial.values[0])
+        history.append({"x": trial.number, "y": best})
+    rows = [{"x": trial.number, "y": trial.values[0], "says": _says(trial)} for trial in measured]
+    spread = [trial.values[0] for trial in measured]
+    wide = min(spread) > 0 and max(spread) > 20 * min(spread)
+    across = alt.X("x:Q", title="trial", axis=alt.Axis(tickMinStep=1))
+    scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False, nice=True)
+    up = alt.Y("y:Q", title=search.objective[0], scale=scale)
+    points = data_of("rows").mark_point(**dots, color=GREY).encode(across, up, tooltip=[name])
+    line = data_of("best").mark_line(interpolate="step-after", strokeWidth=2, color=COLOURS[0]).encode(across, up)
+    title = f"{search.objective[0]} of each whole trial, and the best so far"
+    yield chart_of("search_history", title, alt.layer(points, line), looks, {"rows": rows, "best": history})
+
+
+def _says(trial: Trial) -> str:
+    return f"{trial.number}: " + ", ".join(f"{name} {value_text(value)}" for name, value in trial.params.items())
+
+
+def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
+    """Yield the share of the variance of the first objective that each parameter explains, by fANOVA."""
+    measured = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    varies = len({trial.values[0] for trial in measured}) > 1
+    if len(measured) < _LEAST_FOR_IMPORTANCE or len(search.parameters) < 2 or not varies:
+        return
+    try:
+        from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+    except ImportError:  # the report needs it for this chart only
+        return
+    evaluator = FanovaImportanceEvaluator(seed=search.seed)
+    study = study_of(search, measured)
+    shares = get_param_importances(study, evaluator=evaluator, target=lambda trial: trial.values[0])
+    rows = [{"name": name, "share": share} for name, share in shares.items()]
+    across = alt.X("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
+    bars = data_of("rows").mark_bar(height={"band": 0.62}, cornerRadiusEnd=2, color=COLOURS[0])
+    up = alt.Y("name:N", title=None, sort=None)
+    tooltip = [alt.Tooltip("name:N"), alt.Tooltip("share:Q", format=".0%")]
+    title = f"Importance of parameters for {search.objective[0]} (fANOVA, whole trials)"
+    chart = bars.encode(across, up, tooltip=tooltip)
+    yield chart_of("search_importance", title, chart, looks, {"rows": rows}, height=alt.Step(26))
+
+
+def _coordinates(search: SearchConfig, ranked: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
+    """Yield the parallel coordinates: a line for each trial, the best dark."""
+    keys = list(search.parameters)
+    if len(ranked) < 2 or len(keys) < 2:
+        return
+    rows = [
+        {
+            "t": trial.number,
+            "axis": short_name(key),
+            "y": place,
+            "rank": 1 - rank / (len(ranked) - 1),
+            "says": _says(trial),
+        }
+        for rank, trial in list(enumerate(ranked))[::-1]
+        for key in keys
+        if (place := _place(search, key, trial.params.get(short_name(key)))) is not None
+    ]
+    ends = [
+        {"axis": short_name(key), "y": y, "says": value_text(value)} for key in keys for y, value in _marks(search, key)
+    ]
+    across = alt.X("axis:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, grid=True))
+    up = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06]))
+    shade = alt.Color("rank:Q", scale=alt.Scale(range=["#d5dbe3", "#56B4E9", "#003a63"]), legend=None)
+    thick = alt.StrokeWidth("rank:Q", scale=alt.Scale(range=[1, 2.5]), legend=None)
+    tooltip = [alt.Tooltip("says:N", title="trial")]
+    lines = data_of("rows").mark_line(opacity=0.8).encode(across, up, shade, thick, alt.Detail("t:N"), tooltip=tooltip)
+    marks = data_of("ends").mark_text(align="left", dx=5, color="#5f6368").encode(across, up, alt.Text("says:N"))
+    title = "Parameters of whole trials: a line each, the better the darker"
+    yield chart_of("search_parameters", title, alt.layer(lines, marks), looks, {"rows": rows, "ends": ends})
+
+
+def _place(search: SearchConfig, key: str, value: Any) -> float | None:
+    """Return where a value stands between the ends of its distribution, from 0 to 1."""
+    kind, given = search.distribution(key)
+    if kind == "choice":
+        return given.index(value) / (len(given) - 1) if value in given else None
+    if not isinstance(value, int | float):
+        return None
+    low, high, at = (math.log(x) if kind == "log_uniform" else x for x in (*given, value))
+    return float(at - low) / (high - low)
+
+
+def _marks(search: SearchConfig, key: str) -> Iterator[tuple[float, Any]]:
+    kind, given = search.distribution(key)
+    for value in given if kind == "choice" else (given[0], given[1]):
+        yield _place(search, key, value) or 0.0, value

@@ -1,0 +1,184 @@
+"""The sampler of a search. Pure: a study is built anew from the trials, and Optuna asked for one more.
+
+The seed of a trial is made of the search's seed and the trial's number, so asking again gives the same trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from .field_types import Scalar
+from .matrix import short_name
+from .search_section import SearchConfig
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+_DIGITS: Final = 4
+"""Significant digits of a sampled number: more would only be hard to read."""
+_TRIES: Final = 200
+"""Draws for a trial that is neither a repetition nor contradictory; then the space counts as exhausted."""
+
+
+class Outcome(Enum):
+    """The outcome of a trial for its sampler."""
+
+    OPEN = auto()
+    MEASURED = auto()
+    PRUNED = auto()
+    INFEASIBLE = auto()
+    """It cannot be trained, or exceeds a bound."""
+    FAILED = auto()
+    """It says nothing about its parameters."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of a search.
+
+    Attributes:
+        params: values by short name.
+        values: of the objectives, if measured.
+        rungs: value of the objective by step, of halving.
+        excess: by how much it exceeds a bound, as a share of it; of one that cannot be trained 1.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    outcome: Outcome
+    values: tuple[float, ...] = ()
+    rungs: Mapping[int, float] = field(default_factory=dict)
+    excess: float = 0.0
+
+
+def missing(search: SearchConfig) -> str:
+    """Return the package that a search needs and that is not installed; "" for none."""
+    needed = {"optuna": "optuna", "scikit-learn": "sklearn"} | ({"torch": "torch"} if search.sampler == "gp" else {})
+    return next((name for name, module in needed.items() if importlib.util.find_spec(module) is None), "")
+
+
+def ask(
+    search: SearchConfig, trials: Sequence[Trial], number: int, accepts: Callable[[dict[str, Scalar]], bool]
+) -> dict[str, Scalar] | None:
+    """Return the parameters of a trial, by short name; None if no further combination is to be found.
+
+    Args:
+        trials: those before it, with their outcomes.
+        accepts: returns whether a trial can have these parameters.
+    """
+    known = [trial.params for trial in trials]
+    for again in range(_TRIES):
+        params = _sampled(search, trials, number, again)
+        if params not in known and accepts(params):
+            return params
+    return None
+
+
+def study_of(search: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> optuna.Study:
+    """Return an in-memory study of Optuna with these trials."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    directions = ["maximize" if more else "minimize" for more in search.maximize]
+    study = optuna.create_study(directions=directions, sampler=sampler)
+    space, worst = _space(search), _worst(search, trials)
+    for trial in trials:
+        with suppress(ValueError):  # the spec has another range now
+            study.add_trial(_frozen(trial, space, worst))
+    return study
+
+
+def _frozen(trial: Trial, space: Mapping[str, BaseDistribution], worst: Sequence[float]) -> optuna.trial.FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    own: dict[str, Any] = {"params": dict(trial.params), "distributions": dict(space)}
+    match trial.outcome:
+        case Outcome.MEASURED:
+            own |= {"state": TrialState.COMPLETE, "values": list(trial.values), "constraints": {"bounds": 0.0}}
+        case Outcome.INFEASIBLE:  # samplers look at complete trials only; its constraint marks it
+            own |= {"state": TrialState.COMPLETE, "values": list(worst), "constraints": {"bounds": trial.excess}}
+        case Outcome.PRUNED:
+            own |= {"state": TrialState.PRUNED}
+        case Outcome.OPEN:
+            own |= {"state": TrialState.RUNNING}
+        case Outcome.FAILED:
+            own |= {"state": TrialState.FAIL}
+    return create_trial(**own, intermediate_values=dict(trial.rungs))
+
+
+def _worst(search: SearchConfig, trials: Sequence[Trial]) -> list[float]:
+    measured = [trial.values for trial in trials if trial.values]
+    columns = zip(*measured, strict=True) if measured else [(0.0,)] * len(search.objective)
+    return [min(values) if more else max(values) for more, values in zip(search.maximize, columns, strict=True)]
+
+
+def _space(search: SearchConfig) -> dict[str, BaseDistribution]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    space: dict[str, BaseDistribution] = {}
+    for key in search.parameters:
+        kind, given = search.distribution(key)
+        match kind:
+            case "choice":
+                space[short_name(key)] = CategoricalDistribution(given)
+            case "int":
+                space[short_name(key)] = IntDistribution(*given)
+            case _:
+                space[short_name(key)] = FloatDistribution(*given, log=kind == "log_uniform")
+    return space
+
+
+def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: int) -> dict[str, Scalar]:
+    from optuna import samplers
+
+    digest = hashlib.sha256(f"{search.seed}/{number}/{again}".encode()).digest()
+    seed, space = int.from_bytes(digest[:4], "big"), _space(search)
+    values: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on what is experimental, and for whom the sampler is meant
+        sampler: samplers.BaseSampler = samplers.RandomSampler(seed=seed)
+        if not again and search.sampler == "tpe":
+            sampler = samplers.TPESampler(seed=seed, multivariate=True)
+        elif not again and search.sampler == "gp":
+            sampler = samplers.GPSampler(seed=seed)
+        study = study_of(search, trials, sampler)
+        if not again and search.sampler == "qmc":
+            numeric = {name: one for name, one in space.items() if not hasattr(one, "choices")}
+            spread = samplers.QMCSampler(scramble=True, seed=search.seed)
+            study.ask()
+            for _ in range(number + 1):  # a new study begins with the first point of the sequence
+                values = spread.sample_relative(study, study.trials[-1], numeric)
+        values = {**study.ask(space).params, **values}
+    return {name: _rounded(values[name], search, key) for key in search.parameters if (name := short_name(key))}
+
+
+def _rounded(value: Any, search: SearchConfig, key: str) -> Any:
+    kind, given = search.distribution(key)
+    if kind not in ("uniform", "log_uniform"):
+        return value
+    return min(max(float(f"{value:.{_DIGITS}g}"), given[0]), given[1])
+
+
+def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the measured trials, best first; with several objectives those first that no other beats."""
+    signs = [-1 if more else 1 for more in search.maximize]
+    costs = {t.number: [s * v for s, v in zip(signs, t.values, strict=True)] for t in trials if t.values}
+    left = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    ordered: list[Trial] = []
+    while left:
+        front = [t for t in left if not any(_beats(costs[o.number], costs[t.number]) for o in left)]
+        ordered += sorted(front, key=lambda trial: costs[trial.number])
+        left = [trial for trial in left if trial not in front]
+    return ordered
+
+
+def _beats(costs: Sequence[float], others: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(costs, others, strict=True)) and list(costs) != list(others)

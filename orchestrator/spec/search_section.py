@@ -1,0 +1,152 @@
+"""The section `search` of a spec: parameters as distributions, and how to search them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from dscampaign.orchestrator.errors import did_you_mean
+
+from .field_types import Hint, Positive, Real, Scalar, SpecSection, Whole
+from .objective import HIGHER, LOWER, WORDS
+
+RANGES: Final = ("uniform", "log_uniform", "int")
+KINDS: Final = (*RANGES, "choice")
+_FORMS: Final = "write {log_uniform: [1e-5, 1e-2]}, {uniform: [0, 1]}, {int: [1, 8]} or {choice: [zero1, zero2]}"
+_BUDGET: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:gpu[- ]?h(?:ours?)?)?\s*", re.IGNORECASE)
+
+
+def is_distribution(value: Any) -> bool:
+    """Return whether a value has the form of a distribution, here or in other tools."""
+    return isinstance(value, Mapping) and bool(value) and ("distribution" in value or set(value) <= set(KINDS))
+
+
+def _distribution(value: Any) -> Any:
+    if not isinstance(value, Mapping) or len(value) != 1 or not set(value) <= set(KINDS):
+        raise Hint("is no distribution", _FORMS)
+    [(kind, given)] = value.items()
+    if not isinstance(given, list | tuple):
+        raise Hint(f"{kind} needs a list", _FORMS)
+    if kind == "choice":
+        if len(given) < 2 or not all(isinstance(item, Scalar) for item in given):
+            raise Hint("choice needs at least two values without structure", "a strategy names several fields at once")
+        return {kind: list(dict.fromkeys(given))}
+    numbers = [item for item in given if isinstance(item, int | float) and not isinstance(item, bool)]
+    if len(given) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
+        raise Hint(f"{kind} needs two numbers, the lower first", f"write {{{kind}: [LOW, HIGH]}}")
+    if kind == "log_uniform" and numbers[0] <= 0:
+        raise Hint("log_uniform needs a lower end above 0", "write {uniform: [LOW, HIGH]}")
+    if kind == "int" and any(number != int(number) for number in numbers):
+        raise Hint("int needs whole numbers", "write {uniform: [LOW, HIGH]}")
+    return {kind: [int(number) if kind == "int" else float(number) for number in numbers]}
+
+
+def _figures(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names:
+        raise Hint("expected a figure, or a list of them", "write loss, or [loss, tokens_per_s]")
+    known = (*WORDS, *LOWER, *HIGHER)
+    for name in names:
+        if name not in known:
+            raise Hint(f"{name} is no figure", did_you_mean(str(name), known, f"write one of {', '.join(WORDS)}"))
+    return tuple(dict.fromkeys(names))
+
+
+def _bounds(value: dict[str, float]) -> dict[str, float]:
+    for name in value:
+        if name not in (*WORDS, *LOWER, *HIGHER):
+            raise Hint(f"{name} is no figure", did_you_mean(name, (*WORDS, *LOWER, *HIGHER), "write mem_reserved_gb"))
+    return value
+
+
+def _hours(value: Any) -> Any:
+    if isinstance(value, str) and (match := _BUDGET.fullmatch(value)):
+        return float(match[1])
+    return value
+
+
+class HalvingConfig(SpecSection):
+    """Stop weak trials early, at rungs of steps."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    first: Annotated[Positive, Field(alias="from")]
+    """Steps of the first rung."""
+    to: Positive
+    """Steps of a whole trial."""
+    factor: Annotated[Whole, Field(ge=2, le=16)] = 3
+    """Each rung has so many times the steps of the one before, and the best of so many trials reach it."""
+    rule: Literal["asha"] = "asha"
+    """`asha`: a trial goes on as soon as it is among the best of its rung so far."""
+
+    @model_validator(mode="after")
+    def _grows(self) -> HalvingConfig:
+        if self.to <= self.first:
+            raise Hint(f"from {self.first} to {self.to} has no second rung", "write from: 200 and to: 20000")
+        return self
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The steps of each rung; the last is a whole trial."""
+        steps = [self.first]
+        while steps[-1] * self.factor < self.to:
+            steps.append(steps[-1] * self.factor)
+        return (*steps, self.to)
+
+
+class ConfirmConfig(SpecSection):
+    """Train the best trials again with other seeds: the best of many is better by chance."""
+
+    top: Annotated[Whole, Field(ge=1, le=100)] = 3
+    """Trials to train again."""
+    repeats: Annotated[Whole, Field(ge=1, le=100)] = 3
+    """Runs of each, with a seed that no trial had."""
+
+
+class SearchConfig(SpecSection):
+    """[A search](search.md): trials with sampled parameters instead of a matrix."""
+
+    parameters: dict[str, Annotated[Any, AfterValidator(_distribution)]] = Field(min_length=1)
+    """Distributions by field or placeholder: `{train.lr: {log_uniform: [1e-5, 1e-2]}}`; also `uniform`, `int` and
+    `choice`."""
+    sampler: Literal["random", "qmc", "tpe", "gp"] = "tpe"
+    """[Optuna](https://optuna.org)'s sampler: `random`, `qmc` (evenly spread), `tpe`, or `gp` (Gaussian process; needs
+    torch)."""
+    trials: Annotated[Whole, Field(ge=1, le=10_000)] = 50
+    """Trials, at most."""
+    parallel: Positive = 8
+    """Trials at a time, queued ones included."""
+    objective: Annotated[tuple[str, ...], BeforeValidator(_figures)] = ("loss",)
+    """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
+    bounds: Annotated[dict[str, Annotated[Real, Field(gt=0)]], AfterValidator(_bounds)] = Field(default={})
+    """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
+    budget: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_hours)] = None
+    """`200 GPU-hours`, after which no trial starts or goes on. The confirmation comes on top. Default: no limit."""
+    seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
+    """Seed of the sampler; trials themselves use `train.seed`."""
+    halving: HalvingConfig | None = None
+    """Stop weak trials early. Default: all trials are whole."""
+    confirm: ConfirmConfig = ConfirmConfig()
+    """Train the best again; recommendations count these runs only."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> SearchConfig:
+        names = [key.rpartition(".")[2] for key in self.parameters]
+        if len(set(names)) < len(names):
+            raise Hint("two parameters end in the same name", "search one of them")
+        if self.halving and len(self.objective) > 1:
+            raise Hint("halving compares by a single objective", "name one, or leave halving out")
+        return self
+
+    @property
+    def maximize(self) -> tuple[bool, ...]:
+        """Whether more is better, for each objective."""
+        return tuple(WORDS.get(name, (name,))[0] in HIGHER for name in self.objective)
+
+    def distribution(self, key: str) -> tuple[str, list[Any]]:
+        """Return the kind of a parameter's distribution, and its values."""
+        [(kind, given)] = self.parameters[key].items()
+        return kind, given

@@ -1,0 +1,192 @@
+"""The runs of a search: trials, and confirmations of the best. Pure, but for the import of Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from pydantic import ValidationError
+
+from dscampaign.db.states import Stage
+from dscampaign.orchestrator.errors import Finding, InvalidSpec
+
+from . import placeholders
+from .expand import Run, SharedSections, as_read, base_of, config_of, run_of
+from .field_types import Scalar
+from .matrix import AxisSetting, Point, field_path, key_findings, short_name
+from .model import RunConfig, Spec
+from .sampling import Trial, ask, missing
+from .search_section import SearchConfig
+from .wrong_values import validation_findings
+
+CONFIRMS: Final = 1_000_000
+"""Added to the number of a trial, it is the ordinal of the runs that confirm it."""
+
+_PLACE: Final = ("search", "parameters")
+
+
+def number_of(ordinal: int) -> int:
+    """Return the number of the trial of a run with this ordinal."""
+    return ordinal % CONFIRMS
+
+
+@dataclass(frozen=True)
+class Template:
+    """All that a campaign's trials are made of.
+
+    Attributes:
+        base: the configuration that all share, as a document.
+        local_gpus: GPUs of this machine, which count for `executor: local`.
+    """
+
+    base: Mapping[str, Any]
+    search: SearchConfig
+    local_gpus: int
+
+    @classmethod
+    def of(cls, spec: Spec, local_gpus: int) -> Self:
+        """Return the template of a spec with a search."""
+        assert spec.search is not None
+        return cls(base_of(spec, mode="json"), spec.search, local_gpus)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any], local_gpus: int) -> Self:
+        """Return the template that `document` has written."""
+        return cls(document["base"], SearchConfig.model_validate(document["section"]), local_gpus)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same for the store."""
+        return {"base": dict(self.base), "section": self.search.model_dump(mode="json", by_alias=True)}
+
+    @property
+    def rungs(self) -> tuple[int | None, ...]:
+        """The steps at which trials are compared; None for those of the spec."""
+        return self.search.halving.rungs if self.search.halving else (None,)
+
+    def trial(self, number: int, params: Mapping[str, Any], steps: int | None = None) -> Run:
+        """Return the run of a trial, to so many steps of its rungs; None for the first.
+
+        Its digest is that of the first rung: it goes on from its checkpoint.
+
+        Raises:
+            InvalidSpec: The parameters contradict each other.
+        """
+        name = f"trial-{number:04}"
+        first = self._run(name, params, self.rungs[0], Stage.TRIAL)
+        if steps not in (None, first.target_step) and self.search.halving:
+            first = replace(self._run(name, params, steps, Stage.TRIAL), config_hash=first.config_hash)
+        return replace(first, ordinal=number)
+
+    def confirmation(self, number: int, params: Mapping[str, Any], repeat: int) -> Run:
+        """Return a run that confirms a trial, with a seed that no trial has."""
+        name = f"trial-{number:04}-confirm" + (f"-r{repeat}" if repeat else "")
+        return replace(self._run(name, params, self.rungs[-1], Stage.FULL, repeat), ordinal=CONFIRMS + number)
+
+    def next_trial(self, trials: Sequence[Trial], number: int) -> Run | None:
+        """Return the trial of this number, given those before it; None if the space is exhausted."""
+        made: list[Run] = []
+
+        def accepts(params: dict[str, Scalar]) -> bool:
+            try:
+                made.append(self.trial(number, params))
+            except InvalidSpec:
+                return False
+            return True
+
+        return made[-1] if ask(self.search, trials, number, accepts) else None
+
+    def _run(
+        self, name: str, params: Mapping[str, Any], steps: int | None, stage: Stage, repeat: int | None = None
+    ) -> Run:
+        point = _point(self.search, params)
+        config = config_of(self._base(steps, repeat is not None), point, self.local_gpus, SharedSections(), {})
+        return run_of(config, as_read(point, config), repeat or 0, stage, self.local_gpus, {}, name)
+
+    def _base(self, steps: int | None, confirms: bool) -> dict[str, Any]:
+        train = dict(self.base.get("train", {}))
+        if steps is not None:
+            last = self.rungs[-1]
+            train |= {"steps": steps, "checkpoint_every": train.get("checkpoint_every") or last}
+            if self.base.get("command") or train.get("schedule") != "constant":
+                train["schedule_steps"] = last
+        if confirms:
+            train["seed"] = RunConfig.model_validate({"train": train}).train.seed + 1
+        return {**self.base, "train": train}
+
+
+def _point(search: SearchConfig, params: Mapping[str, Any]) -> Point:
+    keys = [key for key in search.parameters if short_name(key) in params]
+    settings = (AxisSetting(key, field_path(key), params[short_name(key)], (*_PLACE, key)) for key in keys)
+    return Point(tuple(settings))
+
+
+def first_trial(spec: Spec, local_gpus: int) -> Run:
+    """Return the first trial of a spec with a search.
+
+    Raises:
+        InvalidSpec: The search has errors, or none of many draws can be trained.
+    """
+    search = spec.search
+    assert search is not None
+    findings = [*_beside(spec), *_parameters(spec, search)]
+    if package := missing(search):
+        hint = "pip install torch" if package == "torch" else "pip install 'dscampaign[search]'"
+        findings.append(Finding((("search",),), f"needs {package}", hint))
+    if findings:
+        raise InvalidSpec(findings)
+    template = Template.of(spec, local_gpus)
+    if run := template.next_trial([], 0):
+        return run
+    corner = {short_name(key): _ends(search, key)[0] for key in search.parameters}
+    template.trial(0, corner)  # its errors are those of the spec
+    hint = "the errors of each combination are those that a matrix of them would have"
+    raise InvalidSpec([Finding((_PLACE,), "no combination can be trained", hint)])
+
+
+def _beside(spec: Spec) -> Iterator[Finding]:
+    hint = "write a fixed axis as a parameter, {choice: [...]}, or a second spec"
+    if spec.matrix:
+        yield Finding((("matrix",), ("search",)), "stands beside `search`", hint)
+    if spec.repeats > 1:
+        yield Finding((("repeats",),), "a search trains each trial once", "write search.confirm.repeats")
+    if spec.screen:
+        yield Finding((("screen",),), "stands beside `search`", "write search.halving, which stops weak trials early")
+    if spec.baseline:
+        yield Finding((("baseline",),), "a search has no fixed condition", "leave it out")
+    halving, train = spec.search.halving if spec.search else None, spec.train
+    if halving and train.offload == "nvme":
+        reason = "a run with offload: nvme cannot go on from a checkpoint"
+        yield Finding((("search", "halving"), ("train", "offload")), reason, "leave halving out, or use offload: full")
+    if halving and (train.epochs is not None or train.steps not in (None, halving.to)):
+        place = ("train", "epochs" if train.epochs is not None else "steps")
+        yield Finding((place,), f"the length of a whole trial is search.halving.to = {halving.to:,}", "leave it out")
+
+
+def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
+    point = _point(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
+    yield from key_findings([point], placeholders.used(spec))
+    for setting in point.settings:
+        if setting.path in (("train", "steps"), ("train", "epochs")) and search.halving:
+            yield Finding((setting.place,), "is set by search.halving", "search something else", at_key=True)
+        elif setting.path:
+            yield from _values(search, setting)
+
+
+def _values(search: SearchConfig, setting: AxisSetting) -> Iterator[Finding]:
+    """Find ends and choices that are no values of their field, whatever the others are."""
+    *parents, field = setting.path or ()
+    for value in _ends(search, setting.key):
+        data: Any = {field: value}
+        for parent in reversed(parents):
+            data = {parent: data}
+        try:
+            SharedSections().read(data)
+        except ValidationError as error:
+            for finding in validation_findings(error, data):
+                yield replace(finding, places=(setting.place, *finding.places))
+
+
+def _ends(search: SearchConfig, key: str) -> list[Any]:
+    return search.distribution(key)[1]
