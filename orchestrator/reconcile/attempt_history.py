@@ -116,12 +116,11 @@ def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
 
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether the built-in training, or a trial of a search, succeeded with fewer steps than the run has now."""
-    last_step, wanted = attempt.last_step, run.target_step
-    if run.stage is Stage.TRIAL and attempt.row.retry_epoch == run.retry_epoch:
+    done, wanted = max(attempt.start_step, attempt.last_step or 0), run.target_step
+    known = run.stage is Stage.TRIAL and attempt.row.retry_epoch < run.retry_epoch
+    if not done or wanted is None or (run.config.get("command") and not known):
         return False
-    if last_step is None or wanted is None or (run.config.get("command") and run.stage is not Stage.TRIAL):
-        return False
-    return attempt.kind is FailureClass.COMPLETED and last_step < wanted
+    return attempt.kind is FailureClass.COMPLETED and done < wanted
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:

@@ -175,6 +175,7 @@ class Reconciler:
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
         if advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600):
+            recalled = self._recollection.recall(writer)  # a store that went back may have had these trials before
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(

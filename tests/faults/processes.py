@@ -18,6 +18,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Reconciler
+from dscampaign.orchestrator.report.measure.load import figures_of
 
 POLL_S = 0.2
 EXIT_STALE = 7
@@ -70,7 +71,7 @@ def reconcile(url: str, campaign: CampaignRow, prepare: Callable[[], None] = lam
     """Passes until the campaign is settled; exits with EXIT_STALE when another has taken over."""
     prepare()
     store = Store.open(url)
-    reconciler = Reconciler(store, campaign)
+    reconciler = Reconciler(store, campaign, measure=figures_of)
     while True:
         try:
             if reconciler.run_pass().settled:
@@ -86,7 +87,7 @@ def take_turns(url: str, campaign: CampaignRow, log: Path, prepare: Callable[[],
     """As above, but the lease is given back after each pass, so that others can act; logs each pass that acted."""
     prepare()
     store = Store.open(url)
-    reconciler = Reconciler(store, campaign)
+    reconciler = Reconciler(store, campaign, measure=figures_of)
     while True:
         try:
             done = reconciler.run_pass()

@@ -15,6 +15,7 @@ from dscampaign.db.errors import StoreError
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.report.measure.load import figures_of
 from dscampaign.tests.support import LIGHT, REPOSITORY
 from dscampaign.tests.support.campaigns import Observed, observe, open_store, submit
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
@@ -91,7 +92,7 @@ class Trial:
             poll_s: Seconds between passes.
         """
         deadline_s = time.monotonic() + CAMPAIGN_HANGS_S
-        reconciler = Reconciler(self.store, self.campaign)
+        reconciler = Reconciler(self.store, self.campaign, measure=figures_of)
         began_s = time.time()
         for done in reconciler.watch(poll_s=poll_s, sleep=time.sleep):
             if isinstance(done, Exception):
@@ -144,7 +145,8 @@ def grow(trial: Trial, cases: Sequence[Mapping[str, Any]]) -> None:
 
 def _write_spec(folder: Path, spec: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> Path:
     path = folder / "spec.yaml"
-    path.write_text(yaml.safe_dump({**spec, "matrix": {"case": [dict(case) for case in cases]}}))
+    matrix = {"matrix": {"case": [dict(case) for case in cases]}} if cases else {}
+    path.write_text(yaml.safe_dump({**spec, **matrix}))
     return path
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
+from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState, Stage
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.expand import SharedSections
 from dscampaign.orchestrator.spec.sections import RetryConfig
@@ -64,6 +64,7 @@ class Promises:
         if not self.forgetful:
             self._check_taken(runs, rows)
         self._check_cancelled(runs, rows)
+        _check_trials(list(runs.values()))
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
             unwanted = run.name in self.unwanted or any("hang" in row.evidence for row in mine)
@@ -80,6 +81,7 @@ class Promises:
         """What must hold when all is settled."""
         runs, rows = _read(conn, campaign_id)
         self._check_taken(runs, rows)
+        _check_search(conn, campaign_id, list(runs.values()))
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
             assert run.state in _deserved(run, mine), f"{run.name} is {run.state}: {_story(mine)}"
@@ -192,6 +194,29 @@ class Promises:
         assert max(starts.values(), default=0) <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
 
 
+def _check_trials(runs: Sequence[RunRow]) -> None:
+    """No trial is there twice, and none is missing."""
+    trials = sorted(run.name for run in runs if run.stage is Stage.TRIAL)
+    assert trials == [f"trial-{number:04}" for number in range(len(trials))]
+
+
+def _check_search(conn: Connection, campaign_id: int, runs: Sequence[RunRow]) -> None:
+    campaign = queries.campaign_by_id(conn, campaign_id)
+    search = campaign and campaign.provenance.get("search")
+    if not search:
+        return
+    trials = [run for run in runs if run.stage is Stage.TRIAL]
+    assert not search["open"]
+    held = sum(run.state is RunState.HELD for run in trials)
+    assert len(trials) == search["section"]["trials"] or held >= search["section"]["parallel"]
+    params = [str(run.params) for run in trials]
+    assert len(set(params)) == len(params)
+    whole = [run for run in trials if run.state is RunState.COMPLETED]
+    assert {run.target_step for run in whole} <= {search["section"]["halving"]["to"]}
+    confirmed = [run for run in runs if run.stage is Stage.FULL]
+    assert len(confirmed) >= bool(whole) or held
+
+
 def _read(conn: Connection, campaign_id: int) -> tuple[dict[int, RunRow], list[AttemptRow]]:
     runs = {run.id: run for run in queries.runs(conn, campaign_id)}
     return runs, queries.attempts(conn, campaign_id)
@@ -228,14 +253,20 @@ def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig, 
 def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
     """The states in which a run with these attempts may stay, by an account of our own."""
     mine = [row for row in rows if row.config_hash == run.config_hash]
-    if any(row.failure_class == "completed" for row in mine):
-        return {RunState.COMPLETED}
+    if any(row.failure_class == "completed" and _reached(run, row) for row in mine):
+        return {RunState.COMPLETED, *([RunState.PRUNED] if run.stage is Stage.TRIAL else [])}
     if run.desired not in WANTED:
         return {RunState.CANCELLED, RunState.FAILED}
     counted = [row for row in mine if row.retry_epoch == run.retry_epoch and row.failure_class != "returned"]
     if not counted:
         return set()
     return _used_up(counted, run_config(run).retry) | _ENDED.get(str(counted[-1].failure_class), set())
+
+
+def _reached(run: RunRow, row: AttemptRow) -> bool:
+    """Whether an attempt that completed did so at the present rung of its trial."""
+    rungs = run.stage is Stage.TRIAL and run.target_step is not None
+    return not rungs or max(row.start_step or 0, row.last_step or 0) >= (run.target_step or 0)
 
 
 _ENDED: dict[str, set[RunState]] = {kind: {RunState.FAILED} for kind in FINAL} | {"cancelled": {RunState.CANCELLED}}

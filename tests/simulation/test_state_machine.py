@@ -43,6 +43,9 @@ PASS_S = 700.0
 MOST_PASSES = 10
 """In which a world without further accidents settles, if so much time passes between two, whatever its clocks say."""
 
+SEARCH_ROUNDS = 6
+"""So often a search waits for runs: the trials two at a time, three rungs, and the confirmation."""
+
 RECALL_PASSES = 3
 """In which an attempt that the store has forgotten is recorded again and judged; a run has them one by one."""
 
@@ -79,13 +82,16 @@ class Machine(RuleBasedStateMachine):
         infra=st.integers(1, 3),
         oom=st.integers(0, 2),
         backoff_s=st.sampled_from([0, 30]),
+        search=st.sampled_from([False, False, True]),
     )
     def begin(
         self, builtin: bool, nodes: int, runs_per_job: int, lanes: int, accounting: bool, error_s: float,
-        nodes_error_s: float, crash: int, infra: int, oom: int, backoff_s: int,
+        nodes_error_s: float, crash: int, infra: int, oom: int, backoff_s: int, search: bool = False,
     ) -> None:  # fmt: skip
         retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
-        spec = make_spec(builtin=builtin, nodes=nodes, runs_per_job=runs_per_job, lanes=lanes, retry=retry)
+        spec = make_spec(
+            builtin=builtin, nodes=nodes, runs_per_job=runs_per_job, lanes=lanes, retry=retry, search=search
+        )
         clocks = {"error_s": error_s, "nodes_error_s": nodes_error_s}
         self.world = World(self.store, self.clock, spec, accounting=accounting, **clocks)
         self.cluster = self.world.cluster
@@ -175,7 +181,7 @@ class Machine(RuleBasedStateMachine):
         self.disasters += 1
         self.cluster.lose_state(zombies=zombies)
 
-    @precondition(lambda self: self.saved == 0)
+    @precondition(lambda self: self.saved == 0 and not self.world.searches)
     @rule()
     def the_store_is_saved(self) -> None:
         self.saved = 1
@@ -206,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         for run in every(self.world.retryable(), which):
             self.world.retry(run)
 
-    @precondition(lambda self: self.wishes < WISHES)
+    @precondition(lambda self: self.wishes < WISHES and not self.world.searches)
     @rule(depths=st.sets(st.sampled_from([*DEPTHS, 4]), min_size=1))
     def user_changes_the_spec(self, depths: set[int]) -> None:
         self.wishes += 1
@@ -267,7 +273,8 @@ class Machine(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         """No more accidents: all that is wanted comes to its end."""
-        for _ in range(MOST_PASSES + RECALL_PASSES * self.world.promises.most_forgotten()):
+        rounds = SEARCH_ROUNDS if self.world.searches else 1
+        for _ in range(rounds * MOST_PASSES + RECALL_PASSES * self.world.promises.most_forgotten()):
             self.world.clock.now_s += PASS_S
             done = self.world.run_pass(0)
             self.world.check()

@@ -28,8 +28,7 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
@@ -46,8 +45,19 @@ NO_PROCESS = 2**22 + 1
 """A process number that Linux never gives."""
 
 
-def make_spec(*, builtin: bool, nodes: int, runs_per_job: int, lanes: int, retry: dict[str, int]) -> dict[str, Any]:
-    """A spec of as many runs as DEPTHS."""
+SEARCH: dict[str, Any] = {
+    "sampler": "random",
+    "trials": 4,
+    "parallel": 2,
+    "halving": {"from": 2, "to": TARGET, "factor": 2},
+    "confirm": {"top": 1, "repeats": 1},
+}
+
+
+def make_spec(
+    *, builtin: bool, nodes: int, runs_per_job: int, lanes: int, retry: dict[str, int], search: bool = False
+) -> dict[str, Any]:
+    """A spec of as many runs as DEPTHS, or of a search with halving."""
     own = {"command": ["train.py", "{depth}"], "train": {"steps": TARGET}}
     trained = {
         "train": {
@@ -68,8 +78,13 @@ def make_spec(*, builtin: bool, nodes: int, runs_per_job: int, lanes: int, retry
         "slurm": slurm,
         "ranks_per_node": 1,
         "retry": {"max_backoff_s": 600, **retry},
-        **(trained if builtin else own),
+        **(_searching(trained if builtin else own) if search else trained if builtin else own),
     }
+
+
+def _searching(spec: dict[str, Any]) -> dict[str, Any]:
+    axis = "depth" if "command" in spec else "train.seed"
+    return {**spec, "search": {"parameters": {axis: {"int": [1, 1000]}}, **SEARCH}}
 
 
 def in_memory() -> TemporaryDirectory[str]:
@@ -129,6 +144,11 @@ class World:
         """Removes everything."""
         self._patch.undo()
         self._folder.cleanup()
+
+    @property
+    def searches(self) -> bool:
+        """Whether its runs are the trials of a search."""
+        return "search" in self._spec
 
     # -- reconcilers ---------------------------------------------------------------------------------------------
 
@@ -208,7 +228,7 @@ class World:
         """Submits a spec of these runs; the others are no longer wanted."""
         self._wished = frozenset(depths)
         found = self._submission(tuple(sorted(depths)))
-        if hasattr(self, "campaign"):
+        if hasattr(self, "campaign") and not self.searches:
             named = {run.name for run in found.runs}
             self.promises.unwanted |= {run.name for run in self.runs() if run.name not in named}
         return campaigns.record(self.store, found)
@@ -251,7 +271,7 @@ class World:
     # -- helpers -------------------------------------------------------------------------------------------------
 
     def _make_leader(self) -> Reconciler:
-        leader = Reconciler(self.store, self.campaign, self.cluster)
+        leader = Reconciler(self.store, self.campaign, self.cluster, _figures)
         self._born += 1
         leader._holder = LeaseHolder(
             "elsewhere", str(self._born), "x"
@@ -261,12 +281,20 @@ class World:
     def _submission(self, depths: tuple[int, ...]) -> campaigns.Submission:
         if depths not in self._submissions:
             path = self.dir / "spec.yaml"
-            path.write_text(json.dumps({**self._spec, "matrix": {self._axis: list(depths)}}))
+            matrix = {} if self.searches else {"matrix": {self._axis: list(depths)}}
+            path.write_text(json.dumps({**self._spec, **matrix}))
             for name in ("train.py", "text.txt"):
                 (self.dir / name).write_text("text")
-            spec = load_spec(path)
-            self._submissions[depths] = campaigns.Submission(spec, path.read_text(), expand(spec), self.dir, path)
+            spec, runs = load_runs(path)
+            self._submissions[depths] = campaigns.Submission(spec, path.read_text(), runs, self.dir, path)
         return self._submissions[depths]
+
+
+def _figures(store: Store, campaign: CampaignRow, names: Collection[str]) -> dict[str, dict[str, float | None]]:
+    """A loss that depends on the run alone."""
+    with store.read() as conn:
+        runs = [run for run in queries.runs(conn, campaign.id) if run.name in names]
+    return {run.name: {"final_loss": float(next(iter(run.params.values())))} for run in runs}
 
 
 def _watched(real: Callable[[FencedWriter], Any]) -> Callable[[FencedWriter], Any]:

@@ -82,6 +82,7 @@ def test_status_as_a_document(world: World, capsys: Output) -> None:
     assert (found["schema_version"], found["campaign"], found["settled"]) == (1, "sweep", False)
     assert found["counts"] == {
         "pending": 1, "queued": 0, "running": 1, "completed": 1, "failed": 1, "held": 0, "cancelled": 0, "screened": 0,
+        "pruned": 0,
     }  # fmt: skip
     done, small, bad, new = found["runs"]
     assert (done["state"], done["step"], done["target_step"], done["loss"]) == ("completed", 3, 3, 1.0)

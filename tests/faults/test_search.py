@@ -1,0 +1,92 @@
+"""A search while its reconciler is killed: no trial is lost, none is trained twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.states import RunState, Stage
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.reconcile import act, loop, search
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, wait_until
+
+from . import processes
+from .processes import Boundary
+from .test_reconciler import SOON_S, jobs_of
+from .trial import SLURM, begin
+
+SCRIPT = """\
+import os, sys
+from pathlib import Path
+from dscampaign import report
+folder = Path(os.environ["CAMPAIGN_RUN_DIR"])
+done = folder / "done"
+first = int(done.read_text()) if done.exists() else 0
+for step in range(first + 1, int(os.environ["CAMPAIGN_STEPS"]) + 1):
+    report(step, loss=float(sys.argv[1]) + 1 / step, step_time=0.1)
+    with (folder / "ledger").open("a") as ledger:
+        ledger.write(f"{step}\\n")
+    done.write_text(str(step))
+"""
+
+SEARCH = {
+    "parameters": {"rate": {"uniform": [0, 1]}},
+    "sampler": "random",
+    "trials": 5,
+    "parallel": 2,
+    "halving": {"from": 2, "to": 6},
+    "confirm": {"top": 1, "repeats": 1},
+}
+
+EFFECTS = [
+    Boundary(loop, "advance", after=False),
+    Boundary(queries, "insert_runs", after=False),
+    Boundary(queries, "insert_runs", after=True),
+    Boundary(search, "_write", after=True),
+    Boundary(SlurmExecutor, "submit", after=True),
+    Boundary(act, "record", after=True),
+    Boundary(search, "_figures", after=True),
+    Boundary(queries, "add_events", after=True),
+    Boundary(queries, "change_runs", after=True, when=lambda _, changes: bool(changes)),
+    Boundary(search, "_write", after=True, when=lambda *args: any(run.ordinal for run in args[3].new)),
+    Boundary(queries, "insert_runs", after=True, when=lambda *args: args[2] and args[2][0].stage is Stage.FULL),
+    Boundary(search, "_write", after=False, when=lambda *args: not args[3].open),
+]
+"""In the order of a search: each leaves behind what the next one needs."""
+
+
+@pytest.mark.nightly
+def test_kill_9_of_the_reconciler_in_a_search(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlurmExecutor, "intent_grace_s", SOON_S)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    retry = {"backoff_s": 0, "crash": 20, "infra": 20}
+    trial = begin(tmp_path, [], slurm=SLURM, retry=retry, search=SEARCH, command=[str(script), "{rate}"])
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    for effect in EFFECTS:
+        killed = processes.start(processes.reconcile, url, trial.campaign, partial(effect.install, signal.SIGKILL))
+        killed.join(CAMPAIGN_HANGS_S)
+        assert killed.exitcode == -signal.SIGKILL, f"it never came to {effect}"
+    done = trial.watch()
+    trials = [run for run in done.runs.values() if run.stage is Stage.TRIAL]
+    assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(5)]
+    assert {run.state for run in trials} <= {RunState.COMPLETED, RunState.PRUNED}
+    measured = Counter((event.run_id, event.data["step"]) for event in done.events() if event.kind == search.MEASURED)
+    assert set(measured.values()) == {1}
+    for run in done.runs.values():
+        folder = Path(trial.campaign.dir, trial.campaign.name, "runs", run.name)
+        trained = [int(line) for line in (folder / "ledger").read_text().split()]
+        assert trained == list(range(1, (run.target_step or 0) + 1)), run.name
+    best = min((run for run in trials if run.target_step == 6), key=lambda run: run.params["rate"])
+    assert [run.name for run in done.runs.values() if run.stage is Stage.FULL] == [f"{best.name}-confirm"]
+    ran = {attempt.job_id for attempts in done.attempts.values() for attempt in attempts if attempt.job_id}
+    wait_until(lambda: jobs_of(slurm, trial) >= ran, "the accounting")
+    assert jobs_of(slurm, trial) == ran
