@@ -145,6 +145,7 @@ def reconcile(
       campaign reconcile sweep --watch
       */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
+    from dscampaign.orchestrator.api.passes import Detaching
     from dscampaign.orchestrator.campaign.selection import open_campaign
 
     if interval is not None and not watch:
