@@ -237,11 +237,12 @@ class _Prepared:
         """Return the whole content of a spec, its matrix too."""
         data = _given(data)
         self.local = data.get("executor") == "local"
-        self.image = any(str(key).startswith("container") for key in (*data, *(data.get("matrix") or ())))
+        matrix = data.get("matrix", {})
+        axes = matrix if isinstance(matrix, dict) else {}
+        self.image = any(str(key).startswith("container") for key in (*data, *axes))
         own = data.get("container")
         self.in_image = isinstance(own, dict) and bool(own.get("workdir"))
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
-        matrix = data.get("matrix", {})
         prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
         for name, places in self.unset.items():  # once for all its places
             self.findings.append(Finding(places, f"${{{name}}} is not set", f"export {name}, or write the value"))

@@ -133,6 +133,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
             "less than or equal to 3",
         ),
         ("store: mysql://host/name", 7, "store", "use sqlite:///FILE or postgresql://HOST/NAME"),
+        ("matrix: 8", 7, "matrix", "expected a mapping of fields"),
         ("matrix: {train: [1]}", 7, "matrix.train[0]", "expected a mapping of fields"),
         ("matrix: {lrr: [1]}", 7, "matrix.lrr", 'did you mean "lr"'),
         ("matrix: {lr: []}", 7, "matrix.lr", "no values"),
