@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, String, and_, case, cast, delete, func, or_, select
 
 from . import schema
-from .records import COMPLETED_EARLY, THINNED
-from .states import ACTIVE_ATTEMPT, AttemptState, RunState, shown_state
+from .records import COMPLETED, COMPLETED_EARLY, THINNED
+from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, AttemptState, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
 _NOT_READ: Final = ("reported", "none")
@@ -200,14 +200,73 @@ def delete_campaign(conn: Connection, campaign_id: int) -> None:
     conn.execute(delete(schema.campaign).where(schema.campaign.c.id == campaign_id))
 
 
-def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
-    """Return, by id of each running run, a step about half way through its newest attempt, and its time."""
+class Pace(NamedTuple):
+    """The times of the newest attempt of a run, with the run's present configuration, by the clock of its node.
+
+    Attributes:
+        half_step, half_s: a step about half way through the steps that it made, and its time; None without steps.
+        step, ts_s: its newest step, likewise.
+    """
+
+    run_id: int
+    params: dict[str, Any]
+    completed: bool
+    started_s: float | None
+    ended_s: float | None
+    start_step: int | None
+    half_step: int | None
+    half_s: float | None
+    step: int | None
+    ts_s: float | None
+
+
+_MOST_PACES: Final = 2000
+
+
+def paces(conn: Connection, campaign_id: int | None, run_ids: Collection[int] | None = None) -> list[Pace]:
+    """Return the paces of the runs of a campaign, or of these runs, that run or ended last, the newest last."""
     run, attempt, last, step = schema.run.c, schema.attempt.c, schema.run_latest.c, schema.step_metric.c
     earlier = schema.step_metric.alias().c
     half = (func.coalesce(attempt.start_step, 0) + last.step) / 2
     first = select(func.min(earlier.step)).where(earlier.attempt_id == attempt.id, earlier.step >= half)
-    joined = schema.run.join(schema.attempt, schema.NEWEST).join(schema.run_latest, last.attempt_id == attempt.id)
-    joined = joined.join(schema.step_metric, and_(step.attempt_id == attempt.id, step.step == first.scalar_subquery()))
-    query = select(run.id, step.step, step.ts_s).select_from(joined)
-    running = and_(run.campaign_id == campaign_id, run.state == RunState.RUNNING, step.ts_s.is_not(None))
-    return {row[0]: (row[1], row[2]) for row in conn.execute(query.where(running))}
+    joined = schema.run.join(schema.attempt, and_(schema.NEWEST, schema.PRESENT))
+    joined = joined.outerjoin(schema.run_latest, last.attempt_id == attempt.id)
+    joined = joined.outerjoin(
+        schema.step_metric, and_(step.attempt_id == attempt.id, step.step == first.scalar_subquery())
+    )
+    times = (attempt.started_s, attempt.ended_s, attempt.start_step, step.step, step.ts_s, last.step, last.ts_s)
+    completed = func.coalesce(attempt.failure_class == COMPLETED, False)
+    query = select(run.id, run.params, completed, *times).select_from(joined)
+    query = query.where(
+        attempt.started_s.is_not(None), or_(run.state == RunState.RUNNING, attempt.ended_s.is_not(None))
+    )
+    chosen = query.where(run.campaign_id == campaign_id if run_ids is None else run.id.in_(run_ids))
+    rows = conn.execute(chosen.order_by(attempt.id.desc()).limit(_MOST_PACES)).all()
+    return [Pace(*row) for row in reversed(rows)]
+
+
+_MOST_ELSEWHERE: Final = 500
+
+
+def completed_elsewhere(conn: Connection, campaign_id: int | None) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return ids and configurations of the newest completed runs of other campaigns; None for all campaigns."""
+    run = schema.run.c
+    others = [] if campaign_id is None else [run.campaign_id != campaign_id]
+    query = select(run.id, run.config).where(run.state == RunState.COMPLETED, *others)
+    return [(row[0], row[1]) for row in conn.execute(query.order_by(run.id.desc()).limit(_MOST_ELSEWHERE))]
+
+
+class OpenRun(NamedTuple):
+    """A run that is not settled."""
+
+    run_id: int
+    params: dict[str, Any]
+    config: Mapping[str, Any]
+
+
+def unsettled_runs(conn: Connection, campaign_id: int) -> dict[int, OpenRun]:
+    """Return the runs of a campaign that are not settled, by id."""
+    run = schema.run.c
+    query = select(run.id, run.params, run.config).where(run.campaign_id == campaign_id)
+    rows = conn.execute(query.where(run.state.in_(list(UNSETTLED_RUN))))
+    return {row[0]: OpenRun(*row) for row in rows}

@@ -12,11 +12,10 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, cast, func, or_, select
 
 from . import schema
-from .records import COMPLETED_EARLY, AttemptRow, RunRow
+from .records import COMPLETED, COMPLETED_EARLY, AttemptRow, RunRow
 from .rows import fetch, pieces
 from .states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 
-COMPLETED: Final = "completed"
 SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)
 """The failure classes of attempts that complete their run."""
 

@@ -41,6 +41,8 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
+COMPLETED: Final = "completed"
+"""The failure class of an attempt that completed its run."""
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 

@@ -173,6 +173,15 @@ def moment(seconds: float) -> str:
         return f"{seconds:g} s"
 
 
+def near_time(seconds: float, now_s: float) -> str:
+    """A time of the next days in the local time zone, to the minute: `16:05`, or `Sun 22 Nov 16:05` on another day."""
+    try:
+        here, now = time.localtime(seconds), time.localtime(now_s)
+    except (OverflowError, ValueError, OSError):
+        return moment(seconds)
+    return time.strftime("%H:%M" if here[:3] == now[:3] else "%a %d %b %H:%M", here)
+
+
 _LONGEST_S: Final = 1e10
 
 

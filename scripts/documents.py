@@ -22,6 +22,7 @@ from dscampaign.orchestrator.errors import Problem
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.feasibility import Shortage
 from dscampaign.orchestrator.memory.zero_memory import States
+from dscampaign.orchestrator.reconcile.forecast import Basis
 from dscampaign.orchestrator.report.compare.limits import LimitCheck
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest
@@ -108,7 +109,8 @@ def _status() -> Fields:
     retries = _part("Retries", {"on": bool, "job_id": str | None, "job_state": str | None})
     return {
         "campaign": str, "settled": bool, "reconciled_now": bool, "now_s": float, "left_s": float | None,
-        "reconciler": reconciler | None, "retries": retries, **_COUNTS, "runs": _list(_part("Run", run)),
+        "ends_s": float | None, "reconciler": reconciler | None, "retries": retries, **_COUNTS,
+        "runs": _list(_part("Run", run)),
     }
 
 
@@ -133,16 +135,17 @@ def _plan() -> Fields:
         "params": _PARAMS, "command": list[str] | None, "config_hash": str, "target_step": int | None,
         "nodes": int, "ranks_per_node": int, **_BATCH, "world_size": int, "changes": list[str],
         "partition": str | None, "account": str | None, "qos": str | None,
-        "predicted_gb": float | None, "usable_gb": float | None, "parameters": int | None,
-        "states": _part("States", {"gpu_gb": float, **_of(States)}) | None, "warnings": list[Shortage],
-        "ds_config": dict[str, Any],
+        "likely_s": float | None, "likely_by": Basis | None, "predicted_gb": float | None, "usable_gb": float | None,
+        "parameters": int | None, "states": _part("States", {"gpu_gb": float, **_of(States)}) | None,
+        "warnings": list[Shortage], "ds_config": dict[str, Any],
     }
     actions = Literal[tuple(sign.name.lower() for sign in Sign)]  # type: ignore[valid-type] # known when it runs
     run = {"name": str, "action": actions, "reason": str, "differing": list[str]}
     run |= {name: (kind, None) for name, kind in of_spec.items()}  # a run that left the spec has none
     return {
         "campaign": str, "executor": str, "to_submit": int, "kept": int, "to_cancel": int, "later": int,
-        "arrays": int, "gpu_hours": float | None, "screening": ScreeningPlan | None, "notes": list[str],
+        "jobs": int, "arrays": int, "gpu_hours": float | None, "likely_gpu_hours": float | None,
+        "first_start_s": float | None, "screening": ScreeningPlan | None, "notes": list[str],
         "runs": _list(_part("Run", run)),
     }
 

@@ -66,7 +66,7 @@ class AttemptQueue:
         self._path = job_record(batch, job_id)
         self.record = JobRecord.read(self._path) or JobRecord()  # of its first start, if Slurm has started it again
         self._waiting = [index for index in attempts if index not in self.record.ended]
-        self._longest_s = 0.0
+        self._longest_s, self._slower = 0.0, 1.0
 
     def next(self) -> int | None:
         """Return the next attempt to run; None if there is none, or no time for one more."""
@@ -74,7 +74,7 @@ class AttemptQueue:
             index = self._waiting.pop(0)
             if self.is_closed(index) or not self._may_run(index):
                 continue
-            if self._longest_s and self._left_s() < self._longest_s:
+            if self._longest_s and self._left_s() < self._needed_s(index):
                 self.give_back(f"job {self._job_id} had no time left for it", index)
                 return None
             self._write(begun=(*self.record.begun, index))
@@ -91,6 +91,7 @@ class AttemptQueue:
         if not is_anothers and not closed and any(end in _STOPPED for end in self._ends(index)):
             return False  # so was the job: Slurm knows why
         self._longest_s = max(self._longest_s, lasted_s)
+        self._slower = max(self._slower, lasted_s / (self._attempts[index].get("likely_s") or lasted_s or 1.0))
         self._write(ended={**self.record.ended, index: StepEnd(exit_code, now_s, out_of_memory, closed)})
         return True
 
@@ -108,6 +109,11 @@ class AttemptQueue:
         with contextlib.suppress(OSError):  # nobody knows now; its agents ask too
             return is_closed(self._batch, index)
         return False
+
+    def _needed_s(self, index: int) -> float:
+        """Return its forecast, more if others took longer than theirs; without a forecast what the longest took."""
+        likely_s = self._attempts[index].get("likely_s")
+        return likely_s * self._slower if likely_s else self._longest_s
 
     def _may_run(self, index: int) -> bool:
         """Return whether no other job has it. If this job's first start had begun it, its agent leaves a record."""

@@ -50,6 +50,7 @@ class Payload(Document):
         retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
         recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
         task, position: its place in a job that runs several attempts in turn; None if it has the job for itself.
+        likely_s: how long it will likely take, if like runs have shown it; only of a job that runs several.
         container: in which the ranks run, see `jobs.agent.container`; None for none.
     """
 
@@ -99,6 +100,7 @@ class Payload(Document):
     container: Mapping[str, Any] | None = None
     task: int | None = None
     position: int | None = None
+    likely_s: float | None = None
 
     @property
     def world_size(self) -> int:

@@ -226,7 +226,7 @@ class Campaign:
         """
         store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)
-        _require(large(self._location.settings, len(plan.again), plan.gpu_hours), yes=yes)
+        _require(large(self._location.settings, len(plan.again), plan.hours), yes=yes)
         desired.retry(store, row, [run.name for run in plan.again])
         return _one_pass(store, row, then=Detaching(self._location.settings, detach) if plan.again else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.files.private_files import make_private
 from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
 from dscampaign.orchestrator.commands import overridden
@@ -86,13 +88,14 @@ class Proposal:
         self.plan = make_plan(self._store, submission)
         if self.plan.starting:
             preflight.require_accepted()
+            self.plan = replace(self.plan, first_start_s=preflight.first_start_s())
 
     @property
     def doubt(self) -> str | None:
         """The reason to confirm it: it ends runs, or is large; None without any."""
         if ends := self.plan.count(Sign.CANCEL):
             return f"this cancels {count(ends, 'run')}"
-        return large(self._location.settings, self.plan.all_runs, self.plan.all_gpu_hours)
+        return large(self._location.settings, self.plan.all_runs, self.plan.all_hours)
 
     def record(self) -> tuple[Store, CampaignRow]:
         """Record its runs as desired, in a new store if there is none; a pass submits them."""
@@ -102,10 +105,12 @@ class Proposal:
         return self._store, record(self._store, self._submission)
 
 
-def large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
+def large(settings: Settings, runs: int, hours: GpuHours) -> str | None:
     """Return the limit that so many runs and GPU-hours exceed, as text; None if they exceed none."""
     if runs > settings.ask_above_runs:
         return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
-    if gpu_hours > settings.ask_above_gpu_hours:
-        return f"{rough(gpu_hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+    if hours.expected > settings.ask_above_gpu_hours:
+        most = "" if hours.likely is None else f" (likely; at most {rough(hours.most)})"
+        limit = f"ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+        return f"{rough(hours.expected)} GPU-hours{most} exceed {limit}"
     return None

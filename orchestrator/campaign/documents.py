@@ -168,7 +168,8 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "settled": status.settled,
         "reconciled_now": status.reconciled_now,
         "now_s": status.now_s,
-        "left_s": status.all_left_s,
+        "left_s": status.left.seconds,
+        "ends_s": status.ends_s,
         "reconciler": _reconciler(status.reconciler),
         "retries": _retries(status),
         **status.counted.document(),
@@ -183,7 +184,7 @@ def _activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]
         "phase": row.phase or "",
         "phase_since_s": row.phase_since_s,
         "ts_s": finite(row.ts_s),
-        "left_s": status.left_s.get(row.run_id),
+        "left_s": status.left.runs.get(row.run_id),
     }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
 from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.orchestrator.reconcile.forecast import Forecast, read_history
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule, work_of
 from dscampaign.orchestrator.spec.expand import Run
@@ -40,6 +41,7 @@ from . import script_checks
 from .code_copies import Code, changed_files, describe, has_code, shown
 from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
+from .gpu_hours import GpuHours, Jobs, ToRun, hours_of, jobs_of
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.actions import Submit
@@ -68,6 +70,7 @@ class PlannedRun:
         differing: settings that the spec changes, as `train.lr: 0.001 → 0.01`.
         predicted_gb: peak memory of a rank, None if like runs have not measured enough.
         usable_gb: memory that a rank could use on the nodes of like runs.
+        likely: how long that attempt takes, None if no like run has shown it.
         params: the point of one that the spec no longer names.
     """
 
@@ -81,6 +84,7 @@ class PlannedRun:
     differing: tuple[str, ...] = ()
     predicted_gb: float | None = None
     usable_gb: float | None = None
+    likely: Forecast | None = None
     needs: ModelNeeds = field(default_factory=ModelNeeds)
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -101,6 +105,12 @@ class PlannedRun:
         return (run.global_batch, self.micro_batch, run.world_size, run.target_step) if run else (None,) * 4
 
     @property
+    def to_run(self) -> ToRun:
+        """The attempt of a run that the spec names."""
+        assert self.run is not None
+        return ToRun(self.run, self.run.config, self.mem_scale, self.likely)
+
+    @property
     def accumulation(self) -> int | None:
         """Forward passes of an optimizer step in that attempt."""
         return job_request.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
@@ -115,7 +125,7 @@ class ScreeningPlan:
         rule: the rule for points that then run in full, as text.
         open: screening runs that are still to come or under way; with none, the points are chosen.
         most: full runs that the rule lets start at most, of those that wait.
-        gpu_hours: the maximum that these can use within their time limits; None without Slurm.
+        gpu_hours, likely_gpu_hours: of these, see `GpuHours`; None without Slurm.
     """
 
     steps: int
@@ -123,6 +133,12 @@ class ScreeningPlan:
     open: int
     most: int
     gpu_hours: float | None
+    likely_gpu_hours: float | None
+
+    @property
+    def hours(self) -> GpuHours | None:
+        """The GPU-hours of the full runs; None without Slurm."""
+        return None if self.gpu_hours is None else GpuHours(self.gpu_hours, self.likely_gpu_hours)
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,8 @@ class Plan:
     """All runs of a campaign with the effect on each.
 
     `trouble` is set if the executor could not be reached: resubmissions may be missing. `notes` name changed limits,
-    the code of runs, and obstacles of all of them; `remarks` are on valid, but hardly intended fields of the spec.
+    the code of runs, and obstacles of all of them; `remarks` are on valid, but hardly intended fields of the spec;
+    `first_start_s` is when Slurm expects to start a job first, in epoch seconds.
     """
 
     campaign: str
@@ -140,6 +157,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     screening: ScreeningPlan | None = None
+    first_start_s: float | None = None
 
     @property
     def starting(self) -> list[Run]:
@@ -147,31 +165,34 @@ class Plan:
         return [item.run for item in self.runs if item.run and item.starts]
 
     @cached_property
-    def jobs(self) -> list[list[list[Run]]]:
+    def jobs(self) -> list[Jobs]:
         """The runs of each job that would be submitted, by its resources."""
-        starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
-        shapes, alike = job_request.Shapes(), defaultdict[str, list[Run]](list)
-        for run, scale in starting:
-            alike[shapes.of(run.config, mem_scale=scale)[0]].append(run)
-        by_width = (job_request.jobs_by_width(runs, runs[0].config, lambda run: run) for runs in alike.values())
-        return [jobs for widths in by_width for _, jobs in widths]
+        return jobs_of(item.to_run for item in self.runs if item.run and item.starts)
 
     @property
     def arrays(self) -> int:
         """Job arrays that would be submitted: one for each resource shape, or several where it has very many jobs."""
         return sum(ceil(len(jobs) / ARRAY_LIMIT) for jobs in self.jobs)
 
-    @property
-    def gpu_hours(self) -> float | None:
-        """The maximum that the jobs can use within their time limits; None without Slurm."""
-        if self.executor != "slurm":
-            return None
-        return sum(most_gpu_hours(job[0]) * job_request.width(job, job[0].config) for jobs in self.jobs for job in jobs)
+    @cached_property
+    def hours(self) -> GpuHours | None:
+        """The GPU-hours of the jobs; None without Slurm."""
+        return hours_of(self.jobs) if self.executor == "slurm" else None
 
     @property
-    def all_gpu_hours(self) -> float:
-        """The maximum of the runs that are submitted now, and of those that may follow a screening."""
-        return (self.gpu_hours or 0.0) + ((self.screening.gpu_hours or 0.0) if self.screening else 0.0)
+    def gpu_hours(self) -> float | None:
+        """The most that the jobs can use within their time limits; None without Slurm."""
+        return self.hours and self.hours.most
+
+    @property
+    def likely_gpu_hours(self) -> float | None:
+        """Those that the jobs will likely use; None without Slurm, or if no like run is known."""
+        return self.hours and self.hours.likely
+
+    @property
+    def all_hours(self) -> GpuHours:
+        """Those of the runs that are submitted now, and of those that may follow a screening."""
+        return (self.hours or GpuHours()) + ((self.screening and self.screening.hours) or GpuHours())
 
     @property
     def all_runs(self) -> int:
@@ -194,11 +215,6 @@ class Plan:
         return html_table(repr(self)[1:-1], header, rows)
 
 
-def most_gpu_hours(run: Run) -> float:
-    """Return the most that an attempt of a run on Slurm can use within its time limit."""
-    return run.config.slurm.most_gpu_hours
-
-
 def make_plan(store: Store | None, submission: Submission) -> Plan:
     """Make the plan; `store` is None if there is none yet.
 
@@ -213,6 +229,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     screens = submission.spec.screen is not None
     items = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
+    items = _with_times(store, campaign, change, items) if store else items
     planned = map(_with_needs, counted("runs planned", items))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
@@ -232,16 +249,17 @@ def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> Screeni
     rule = ScreeningRule.of(submission.rules) if screen else None
     if screen is None or rule is None:
         return None
-    later: dict[str, list[Run]] = defaultdict(list)
+    later: dict[str, list[ToRun]] = defaultdict(list)
     for item in planned:
         if item.run and item.sign is Sign.LATER:
-            later[work_of(item.run.stored_config)].append(item.run)
+            later[work_of(item.run.stored_config)].append(item.to_run)
     most = screen.keep * submission.spec.repeats if isinstance(screen.keep, int) else None
-    chosen = [run for runs in later.values() for run in sorted(runs, key=most_gpu_hours, reverse=True)[:most]]
-    hours = sum(map(most_gpu_hours, chosen)) if submission.spec.executor == "slurm" else None
+    largest = partial(sorted, key=lambda one: one.config.slurm.most_gpu_hours, reverse=True)
+    chosen = [one for alike in later.values() for one in largest(alike)[:most]]
+    hours = hours_of(jobs_of(chosen)) if submission.spec.executor == "slurm" else None
     screens = [item for item in planned if item.run and item.run.stage is Stage.SCREENING]
     still = sum(item.starts or item.why in UNSETTLED_RUN for item in screens)
-    return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours)
+    return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours and hours.most, hours and hours.likely)
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
@@ -321,6 +339,24 @@ def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator
     for item in planned:
         ledger = ledgers.get(keys.get(item.name, ""))
         yield _remembered(item, ledger) if ledger else item
+
+
+def _with_times(
+    store: Store, campaign: CampaignRow | None, change: SpecDiff, planned: Iterable[PlannedRun]
+) -> list[PlannedRun]:
+    with store.read() as conn:
+        history = read_history(conn, campaign and campaign.id, {row.id for row, _ in change.replace})
+        saved = queries.saved_steps(conn, campaign.id) if campaign else {}
+        done = {run.name: saved[row.id] for row, run in change.keep if row.id in saved} if saved else {}
+
+        def likely(item: PlannedRun) -> Forecast | None:
+            run = item.run if item.starts or item.sign is Sign.LATER else None
+            if run is None:
+                return None
+            steps = run.target_step and max(0, run.target_step - done.get(run.name, 0))
+            return history.forecast(run.params, lambda: run.stored_config, steps)
+
+        return [replace(item, likely=likely(item)) for item in planned]
 
 
 def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
@@ -18,6 +18,9 @@ from dscampaign.orchestrator.formatting import count, some
 
 from .location import PlaceOptions, locate
 from .titles import Candidate, candidates, matching, unambiguous
+
+if TYPE_CHECKING:
+    from .gpu_hours import GpuHours
 
 
 class _Counted(Protocol):
@@ -154,12 +157,14 @@ class Retry:
         return ("RUN", "for a run that the screening left out") if left else None
 
     @property
-    def gpu_hours(self) -> float:
-        """The maximum that one attempt of each can use within its time limit; 0 without Slurm."""
+    def hours(self) -> GpuHours:
+        """The GPU-hours that their jobs can use within their time limits; 0 without Slurm."""
         from dscampaign.orchestrator.executors.job_request import run_config  # with pydantic, which a status needs not
 
-        configs = map(run_config, self.again)
-        return sum(config.slurm.most_gpu_hours for config in configs if config.executor == "slurm")
+        from .gpu_hours import ToRun, hours_of, jobs_of
+
+        attempts = (ToRun(run, run_config(run)) for run in self.again)
+        return hours_of(jobs_of(attempt for attempt in attempts if attempt.config.executor == "slurm"))
 
 
 def _counted(runs: Iterable[RunRow]) -> str:

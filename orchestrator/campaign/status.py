@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +14,12 @@ from dscampaign.db import campaigns, queries
 from dscampaign.db.campaigns import CampaignTotals, MetricsSource, campaign_totals
 from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
 from dscampaign.db.series import final_losses, final_speeds
-from dscampaign.db.states import CANCELLING, REMOVED, UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.states import REMOVED, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count, figure, html_table
+from dscampaign.orchestrator.reconcile.forecast import UNKNOWN, TimeLeft, time_left
 from dscampaign.orchestrator.reconcile.lease import STANDING, LeaseHolder, lease_name, looked_s
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
@@ -64,9 +63,8 @@ class CampaignStatus:
         standing: likewise the lease of the process that looks after all campaigns.
         queue: states of detached reconcilers in Slurm's queue, by job id; None if they are not known.
         rules: by run id, the rule that found why it failed or is held.
-        left_s: by run id, how long it will still take; only of those that run and whose pace is known.
+        left: how long the campaign and its running runs will still take.
         sources: by run id, where its metrics come from, of runs whose script does not report them.
-        all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
         titles: of conditions by their names, once they are read, see `with_titles`.
     """
 
@@ -76,8 +74,7 @@ class CampaignStatus:
     reconciler: Lease | None
     now_s: float
     rules: dict[int, str] = field(default_factory=dict)
-    left_s: Mapping[int, float] = field(default_factory=dict)
-    all_left_s: float | None = None
+    left: TimeLeft = UNKNOWN
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     standing: Lease | None = None
@@ -106,6 +103,11 @@ class CampaignStatus:
     def shown_counts(self) -> dict[str, int]:
         """The same, with those that are being cancelled by themselves."""
         return Counter(run.shown for run in self.runs)
+
+    @property
+    def ends_s(self) -> float | None:
+        """When the campaign will likely be over, in epoch seconds; None if unknown."""
+        return None if self.left.seconds is None else self.now_s + self.left.seconds
 
     @property
     def settled(self) -> bool:
@@ -254,12 +256,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
     """Read a campaign's status in a single transaction."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
-        now_s, left_s, all_left_s = store.now(conn), {}, None
-        if any(row.state is RunState.RUNNING for row in rows):
-            paces = campaigns.paces(conn, campaign.id)
-            estimates = {row.run_id: run_left_s(row, paces.get(row.run_id), now_s) for row in rows}
-            left_s = {run_id: seconds for run_id, seconds in estimates.items() if seconds is not None}
-            all_left_s = campaign_left_s(rows, left_s)
+        now_s = store.now(conn)
         return CampaignStatus(
             campaign=campaign,
             runs=tuple(rows),
@@ -267,8 +264,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             reconciler=queries.read_lease(conn, lease_name(campaign.id)),
             standing=queries.read_lease(conn, STANDING),
             now_s=now_s,
-            left_s=left_s,
-            all_left_s=all_left_s,
+            left=time_left(conn, campaign.id, rows, now_s),
             sources=campaigns.metrics_sources(conn, campaign.id),
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
@@ -291,55 +287,6 @@ def _first_micro_batch(conn: Connection, campaign_id: int, rows: list[RunStatus]
 def _first_of_present(tried: list[AttemptRow]) -> AttemptRow:
     present = [attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash]
     return next((attempt for attempt in present if attempt.micro_batch), present[0])
-
-
-# -- the time that is left, estimated by the pace so far --------------------------------------------------------------
-
-
-LEAST_STEPS, LEAST_S = 5, 5.0
-"""Fewer steps, or less time, show no pace: the first steps are slow, and evaluations come every so often."""
-
-QUIET_S, QUIET_STEPS = 120.0, 20.0
-"""A run that has been silent for longer may not go on as it did."""
-
-ALIKE = 2.0
-"""If slow runs take longer than so many times the fast ones, the time of another is unknown."""
-
-
-def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:
-    """Return the seconds until the run's target step, at its pace since a step: evaluations and saves included.
-
-    Args:
-        since: an earlier step of its newest attempt, and its time by the clock of the node.
-    """
-    if run.shown != RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
-        return None
-    step, target, ts_s = run.step or 0, run.target_step or 0, run.ts_s or 0.0
-    steps, took_s, silent_s = step - since[0], ts_s - since[1], max(0.0, now_s - ts_s)
-    if step >= target or steps < LEAST_STEPS or not LEAST_S <= took_s < math.inf:
-        return None
-    pace_s = took_s / steps
-    if silent_s > max(QUIET_S, QUIET_STEPS * pace_s):
-        return None
-    return max(0.0, (target - step) * pace_s - silent_s)
-
-
-def campaign_left_s(runs: Sequence[RunStatus], left_s: Mapping[int, float]) -> float | None:
-    """Return the seconds until all runs not being cancelled are over, as many at once as now; None if unknown.
-
-    Args:
-        runs: all of the campaign.
-        left_s: by run id, the estimates of running runs, whose pace the others take.
-    """
-    unsettled = [run for run in runs if run.state in UNSETTLED_RUN and run.shown != CANCELLING]
-    steps = {run.run_id: max(0, (run.target_step or 0) - (run.step or 0)) for run in unsettled}
-    paces = sorted(left_s[run_id] / number for run_id, number in steps.items() if run_id in left_s)
-    predictable = all(run.target_step and run.stage is not Stage.SCREENING for run in unsettled)
-    if not (paces and predictable and paces[-1] <= ALIKE * paces[0]):
-        return None
-    needed_s = {run_id: left_s.get(run_id, number * statistics.median(paces)) for run_id, number in steps.items()}
-    running = sum(run.state is RunState.RUNNING for run in unsettled)
-    return max(sum(needed_s.values()) / running, *left_s.values())
 
 
 # -- all campaigns ----------------------------------------------------------------------------------------------------

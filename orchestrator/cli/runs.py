@@ -233,7 +233,7 @@ def retry(
     plan = planned_retry(opened, campaign, chosen, cancelled=everything)
     nothing = chosen and not (plan.again or plan.left)
     echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else plan.text)
-    doubt = large(locate(place, words).settings, len(plan.again), plan.gpu_hours)
+    doubt = large(locate(place, words).settings, len(plan.again), plan.hours)
     # a crontab retries failed runs however many there are
     if (everything or sys.stdin.isatty()) and not agreed(doubt, "Submit?", yes):
         echo_err("nothing was retried")

@@ -192,6 +192,7 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
         warn_of_other_store(location)
         preflight = Preflight(submission.runs)
         planned, page = make_plan(location.open_if_any(), submission), page_for(sys.stdout)
+        planned = replace(planned, first_start_s=preflight.first_start_s())
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     if run:

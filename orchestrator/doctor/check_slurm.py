@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -231,6 +232,7 @@ def _may_come_back(nodes: Sequence[Nodes], required: Requirements) -> bool:
     return bool(away) and is_needed and sum(group.count for group in nodes) >= slurm.nodes
 
 
+_START: Final = re.compile(r"\bto start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 _T = TypeVar("_T")
 _MOST_KINDS: Final = 8
 """Kinds of jobs that are asked about: each costs an sbatch."""
@@ -275,6 +277,12 @@ class Preflight:
             problems = "; ".join(dict.fromkeys(check.seen for check in wrong))
             hints = dict.fromkeys(check.next for check in wrong if check.next)
             raise UserError(f"{outcome}: {problems}", "; ".join(hints))
+
+    def first_start_s(self) -> float | None:
+        """Return when Slurm expects to start a job first, in epoch seconds; None if it does not say."""
+        answers = [answer for future in self._forecasts if isinstance(answer := future.result(), str)]
+        starts = [match[1] for answer in answers if (match := _START.search(answer))]
+        return min((datetime.fromisoformat(start).timestamp() for start in starts), default=None)
 
     def _start(self, ask: Callable[[], _T]) -> Future[_T]:
         def briefly() -> _T:

@@ -335,7 +335,7 @@ def _row(
         why=why(run, status.now_s) or (waits if run.state is RunState.PENDING else ""),
         step=run.step,
         target_step=run.target_step,
-        left_s=status.left_s.get(run.run_id),
+        left_s=status.left.runs.get(run.run_id),
         loss=run.loss,
         tokens_per_s=run.tokens_per_s,
         mfu=run.mfu,

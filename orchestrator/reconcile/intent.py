@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
 from dscampaign.db import queries
-from dscampaign.db.records import SUBMITTING, AttemptRow, NewAttempt
+from dscampaign.db.records import SUBMITTING, AttemptRow, NewAttempt, RunRow
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
@@ -16,6 +18,7 @@ from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import memory_key
 
 from .actions import Submit
+from .forecast import read_history
 from .lease import FencedWriter
 from .origin import Origin
 
@@ -58,13 +61,30 @@ def write_intent(
         )
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, events)
+        likely = _likely(conn, writer.campaign_id, group, saved) if shared else {}
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
-        return [
-            Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin, recorded_s))
+        payloads = [
+            _payload(row, action, paths, store, saved.get(row.run_id, 0), origin, recorded_s)
             for row, action in zip(rows, group, strict=True)
         ]
+        return [
+            Element(row, action, replace(payload, likely_s=likely.get(row.run_id)))
+            for row, action, payload in zip(rows, group, payloads, strict=True)
+        ]
+
+
+def _likely(conn: Connection, campaign_id: int, group: Sequence[Submit], saved: Mapping[int, int]) -> dict[int, float]:
+    """Return the likely durations of attempts by run id, as far as like runs have shown them."""
+    history = read_history(conn, campaign_id)
+
+    def likely_s(run: RunRow) -> float | None:
+        steps = run.target_step and max(0, run.target_step - saved.get(run.id, 0))
+        found = history.forecast(run.params, lambda: run.config, steps)
+        return found and found.seconds
+
+    return {action.run.id: seconds for action in group if (seconds := likely_s(action.run)) is not None}
 
 
 def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:

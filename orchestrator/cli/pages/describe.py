@@ -188,7 +188,7 @@ def _progress(facts: RunDetails) -> str:
     """`120 of 400, 5 s ago; about 12 min left`."""
     if facts.latest is None:
         return ""
-    ts_s, left_s = facts.latest.ts_s, facts.status.left_s.get(facts.run.id)
+    ts_s, left_s = facts.latest.ts_s, facts.status.left.runs.get(facts.run.id)
     running = facts.run.state is RunState.RUNNING and ts_s is not None
     age = f", {duration(facts.status.now_s - (ts_s or 0.0))} ago" if running else ""
     left = f"; about {duration(left_s)} left" if left_s is not None else ""

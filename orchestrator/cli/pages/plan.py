@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -12,13 +13,15 @@ from typing import Any, Final
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.placeholders import OF_A_RANK, filled_words, without_escapes
+from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.formatting import clean, count, rough, short_number, some
+from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, short_number, some
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.feasibility import Shortage
 from dscampaign.orchestrator.memory.prediction import HEADROOM
+from dscampaign.orchestrator.reconcile.forecast import Basis
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
@@ -39,6 +42,13 @@ _LIMIT: Final = _HEADER.index("time")
 _ASKED: Final = ("partition", "account", "qos")
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
+
+_BASES: Final = {
+    Basis.REPEATS: "their repeats",
+    Basis.EARLIER: "earlier campaigns",
+    Basis.NEAREST: "the nearest conditions",
+    None: "their time limit",
+}
 
 _UNKNOWN: Final = Cell("unknown", Style.DIM)
 
@@ -86,17 +96,36 @@ def _is_special(item: PlannedRun) -> bool:
 
 
 def summary(plan: Plan, page: Page) -> str:
-    """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · up to 1,536 GPU-hours`."""
+    """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · at most 1,536 GPU-hours`, or how many are likely."""
     start = plan.count(Sign.CREATE, Sign.RESUBMIT)
     parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
-    if plan.executor == "local":
+    if plan.hours is None:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
+        likely = [item.likely.seconds for item in plan.runs if item.starts and item.likely]
         parts += [f"on this machine, {most} at a time"] if start else []
+        parts += (
+            [f"likely {duration(sum(likely) / min(most, start))}{_basis(plan)}"] if len(likely) == start > 0 else []
+        )
     elif start:
         jobs = sum(map(len, plan.jobs))
         parts += [count(jobs, "job")] if jobs < start else []
-        parts += [count(plan.arrays, "sbatch array"), f"up to {rough(plan.gpu_hours or 0.0)} GPU-hours"]
+        parts += [count(plan.arrays, "sbatch array"), hours_text(plan.hours, _basis(plan))]
+    if plan.first_start_s and start:
+        parts += [f"Slurm expects to start at {near_time(plan.first_start_s, time.time())}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def hours_text(hours: GpuHours, basis: str = "") -> str:
+    """`at most 1,536 GPU-hours`, `likely 31 GPU-hours (by their repeats), at most 128`."""
+    most = f"at most {rough(hours.most)}"
+    return f"{most} GPU-hours" if hours.likely is None else f"likely {rough(hours.likely)} GPU-hours{basis}, {most}"
+
+
+def _basis(plan: Plan) -> str:
+    """` (by their repeats)`, ` (20 runs by earlier campaigns, 4 by their time limit)`."""
+    counts = Counter(item.likely and item.likely.basis for item in plan.runs if item.starts)
+    shown = (f"{count(number, 'run')} by {_BASES[basis]}" for basis, number in counts.most_common())
+    return f" ({', '.join(shown) if len(counts) > 1 else ''.join(f'by {_BASES[basis]}' for basis in counts)})"
 
 
 def _screening(plan: Plan) -> list[str]:
@@ -104,7 +133,7 @@ def _screening(plan: Plan) -> list[str]:
     if stages is None or not stages.most:
         return []
     points = f"{count(stages.open, 'point')} of {stages.steps:,} steps each"
-    hours = "" if stages.gpu_hours is None else f", up to {rough(stages.gpu_hours)} GPU-hours"
+    hours = "" if stages.hours is None else f", {hours_text(stages.hours)}"
     return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}"]
 
 
@@ -167,7 +196,10 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "kept": plan.count(Sign.KEEP),
         "to_cancel": plan.count(Sign.CANCEL),
         "arrays": plan.arrays,
+        "jobs": sum(map(len, plan.jobs)),
         "gpu_hours": plan.gpu_hours,
+        "likely_gpu_hours": plan.likely_gpu_hours,
+        "first_start_s": plan.first_start_s,
         "later": plan.count(Sign.LATER),
         "screening": asdict(plan.screening) if plan.screening else None,
         "notes": [*plan.notes, *plan.remarks],
@@ -216,6 +248,8 @@ def _row(item: PlannedRun, extra: Sequence[str]) -> list[Cell | str]:
     plain = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
     limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if plain else slurm.time
     values = [getattr(slurm, name) or "" for name in extra]
+    if item.likely:
+        limit = f"{duration(item.likely.seconds)}{f' of {limit}' if limit else ''}"
     name = changed_name(item.name, " ".join(item.changes))
     machine = _machine(run)
     return [
@@ -291,6 +325,8 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "micro_batch": item.micro_batch,
         "accumulation": item.accumulation,
         "changes": list(item.changes),
+        "likely_s": item.likely and item.likely.seconds,
+        "likely_by": item.likely and item.likely.basis,
         "predicted_gb": item.predicted_gb,
         "usable_gb": item.usable_gb,
         "parameters": item.needs.parameters,

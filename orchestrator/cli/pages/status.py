@@ -30,6 +30,7 @@ from dscampaign.orchestrator.formatting import (
     count,
     duration,
     figure,
+    near_time,
     short_number,
     shorten,
     shorten_middle,
@@ -230,10 +231,11 @@ def summary(status: CampaignStatus, page: Page) -> str:
 
 
 def _left_text(status: CampaignStatus) -> str:
-    """`about 3 h 20 min left with 4 at once`; "" if nobody knows."""
-    if status.all_left_s is None:
-        return ""
-    return f"about {duration(status.all_left_s)} left with {status.shown_counts[RunState.RUNNING]} at once"
+    """`over about 14:20, 3 h 20 min left with 4 at once`; "" if all is settled."""
+    if status.left.seconds is None or status.ends_s is None:
+        return "" if status.settled else "end unknown"
+    at_once = f"{status.shown_counts[RunState.RUNNING]} at once"
+    return f"over about {near_time(status.ends_s, status.now_s)}, {duration(status.left.seconds)} left with {at_once}"
 
 
 def notes(status: CampaignStatus) -> list[str]:
@@ -245,7 +247,8 @@ def notes(status: CampaignStatus) -> list[str]:
 def steps_line(status: CampaignStatus) -> str:
     """The steps of all runs, and the time left; "" if a run does not know its last step."""
     done, target = _steps(status.runs)
-    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", _left_text(status)))) if target else ""
+    left = _left_text(status) if status.ends_s else ""
+    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", left))) if target else ""
 
 
 def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
@@ -258,7 +261,7 @@ def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
 
 def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]:
     memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
-    now, left_s = doing(run, status), status.left_s.get(run.run_id)
+    now, left_s = doing(run, status), status.left.runs.get(run.run_id)
     return [
         changed_name(_shortened(run.name, page), run.changes),
         Cell(f"▶ {now}", Style.CYAN) if now and run.shown != CANCELLING else state_cell(run.shown, early=run.early),

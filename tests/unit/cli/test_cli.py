@@ -160,7 +160,7 @@ def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path,
     lines = capsys.readouterr().out.splitlines()
     first = "+  depth-1_zero_stage-1  64 = 4 × 2 × 8 ranks  2 nodes × 4 GPUs  4:00:00    300"
     assert lines[3] == first
-    assert lines[-1] == "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 128 GPU-hours"
+    assert lines[-1] == "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · at most 128 GPU-hours"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
 
 
@@ -263,9 +263,9 @@ def test_what_may_follow_a_screening_counts(spec: Path, capsys: Output) -> None:
     spec.write_text(f'{SPEC}screen: {{steps: 50, keep: 3, time: "0:30:00"}}\n')
     assert main(["plan", str(spec)]) == 0
     shown = capsys.readouterr().out
-    then = "at most 3 runs, up to 96 GPU-hours"
+    then = "at most 3 runs, at most 96 GPU-hours"
     assert f"Screening: 4 points of 50 steps each; then in full the best 3 by speed: {then}" in shown
-    assert "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 16 GPU-hours" in shown
+    assert "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · at most 16 GPU-hours" in shown
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
     assert "112 GPU-hours exceed ask_above_gpu_hours = 100" in done.stderr

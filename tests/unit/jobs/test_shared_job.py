@@ -29,9 +29,10 @@ class Folder:
         for paths in self.attempts:
             make_private(paths.dir)
 
-    def turns(self, left_s: float = PLENTY_S, job_id: str = JOB) -> AttemptQueue:
+    def turns(self, left_s: float = PLENTY_S, job_id: str = JOB, likely_s: float | None = None) -> AttemptQueue:
         """The job's first start, or another."""
-        known = {index: {"attempt_dir": str(paths.dir), "nodes": 1} for index, paths in enumerate(self.attempts)}
+        same = {"nodes": 1, "likely_s": likely_s}
+        known = {index: {"attempt_dir": str(paths.dir), **same} for index, paths in enumerate(self.attempts)}
         return AttemptQueue(self.batch, job_id, known, lambda: left_s)
 
     def claim(self, index: int, job_id: str = JOB) -> None:
@@ -110,6 +111,19 @@ def test_the_first_begins_with_any_time_and_the_next_only_with_enough(folder: Fo
     assert turns.next() is None
     assert folder.record().returned == (1, 2, 3)
     assert "no time" in folder.record().reason
+
+
+@pytest.mark.parametrize(
+    ("likely_s", "lasted_s", "fits"),
+    [(60.0, 1.0, False), (40.0, 1.0, True), (40.0, 100.0, False), (None, 100.0, False), (None, 1.0, True)],
+)
+def test_the_next_begins_if_its_forecast_fits(
+    folder: Folder, likely_s: float | None, lasted_s: float, *, fits: bool
+) -> None:
+    """However early the first ended; if that took longer than its forecast, so will the next."""
+    turns = folder.turns(left_s=50.0, likely_s=likely_s)
+    assert run(folder, turns, lasted_s=lasted_s)
+    assert (turns.next() == 1) is fits
 
 
 def test_a_step_that_never_began_gives_back_its_own_attempt_too(folder: Folder) -> None:

@@ -1,0 +1,157 @@
+"""The likely times and GPU-hours of a plan, by the runs of the same campaign and of earlier ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.ingest.metrics import MetricSpool
+from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.records import NewAttempt
+from dscampaign.db.states import AttemptState, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.desired import record
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.spec import read_submission
+from dscampaign.orchestrator.formatting import near_time
+from dscampaign.tests.support.fake_slurm import FakeSlurm
+
+Output = pytest.CaptureFixture[str]
+
+SPEC = """\
+name: first
+command: train.py --size {size}
+train: {steps: 100, lr: 0.1}
+slurm: {partition: gpu, gpus_per_node: 4, time: 60, runs_per_job: 2}
+repeats: 2
+matrix: {size: [1, 2]}
+"""
+START_S = 1_700_000_000.0
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
+    (tmp_path / "sweep.yaml").write_text(SPEC)
+    return tmp_path / "sweep.yaml"
+
+
+def complete(spec: Path, *names: str) -> Store:
+    """Record the campaign; these runs took 80 s until their steps, 100 steps of 1 s, and 20 s after them."""
+    submission, where = read_submission(spec, (), PlaceOptions())
+    store = where.open(create=True)
+    campaign = record(store, submission)
+    with store.read() as conn:
+        runs = {run.name: run for run in queries.runs(conn, campaign.id)}
+    for name in names:
+        spool = spec.parent / f"{name}.jsonl"
+        spool.write_text("".join(f'{{"step": {n}, "ts": {START_S + 80 + n}, "loss": 1.0}}\n' for n in range(1, 101)))
+        run = runs[name]
+        new = NewAttempt(run.id, 1, "t", run.config_hash, None, None, 4, 1, "slurm", str(spool))
+        with store.write() as conn:
+            [attempt] = queries.insert_attempts(conn, [new])
+        ingest(store, MetricSpool(attempt, spool))
+        ended: dict[str, Any] = {"started_s": START_S, "ended_s": START_S + 200, "failure_class": "completed"}
+        with store.write() as conn:
+            queries.update_attempt(conn, attempt, state=AttemptState.COMPLETED, **ended)
+            queries.update_run(conn, run.id, state=RunState.COMPLETED)
+    return store
+
+
+def planned(capsys: Output, *sets: str) -> tuple[str, dict[str, Any]]:
+    """The last line of the plan, and its document."""
+    words = ["plan", "sweep.yaml", *(f"--set={one}" for one in sets)]
+    assert main(words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--json"]) == 0
+    return last, json.loads(capsys.readouterr().out)
+
+
+def test_without_any_like_run_the_figure_is_the_most(spec: Path, capsys: Output) -> None:
+    last, document = planned(capsys)
+    assert last.endswith("· 2 jobs · 1 sbatch array · at most 8 GPU-hours")
+    assert (document["jobs"], document["gpu_hours"], document["likely_gpu_hours"]) == (2, 8.0, None)
+
+
+def test_a_later_campaign_takes_as_long_as_an_earlier_one(spec: Path, capsys: Output) -> None:
+    complete(spec, "size-1", "size-2").close()
+    last, document = planned(capsys, "name=second", "train.lr=0.3", "slurm.time=30")
+    assert last.endswith("likely 0.89 GPU-hours (by earlier campaigns), at most 4")
+    assert (document["gpu_hours"], document["likely_gpu_hours"]) == (4.0, pytest.approx(4 * 800 / 3600))
+    assert [run["likely_s"] for run in document["runs"]] == [200.0] * 4
+    assert {run["likely_by"] for run in document["runs"]} == {"earlier_campaigns"}
+    last, document = planned(capsys, "name=second", "matrix.size=[1, 2, 3]", "repeats=1", "slurm.runs_per_job=1")
+    assert "likely 4.4 GPU-hours (2 runs by earlier campaigns, 1 run by their time limit), at most 12" in last
+
+
+def test_repeats_come_first_then_the_nearest_condition(spec: Path, capsys: Output) -> None:
+    complete(spec, "size-1").close()
+    last, document = planned(capsys)
+    likely = {run["name"]: (run["likely_s"], run["likely_by"]) for run in document["runs"]}
+    assert likely["size-1-r1"] == (200.0, "repeats")
+    assert likely["size-2"] == likely["size-2-r1"] == (200.0, "nearest_conditions")
+    assert likely["size-1"] == (None, None)  # it is kept
+    assert "(2 runs by the nearest conditions, 1 run by their repeats)" in last
+    assert main(["plan", "sweep.yaml"]) == 0
+    assert "3 min 20 s of 60 min" in capsys.readouterr().out
+
+
+def test_an_experiment_that_the_spec_has_changed_says_nothing(spec: Path, capsys: Output) -> None:
+    with (store := complete(spec, "size-1", "size-2")).write() as conn:
+        for run in queries.runs(conn, 1):
+            queries.update_run(conn, run.id, state=RunState.CANCELLED)
+    store.close()
+    kept = planned(capsys)[1]["runs"]
+    assert [run["likely_s"] for run in kept] == [None, 200.0, None, 200.0]  # cancelled runs stay so
+    changed = planned(capsys, "train.global_batch=8", "train.micro_batch=1")[1]["runs"]
+    assert [run["likely_s"] for run in changed] == [None] * 4
+
+
+def test_runs_side_by_side_share_a_node_s_hours(spec: Path, capsys: Output) -> None:
+    spec.write_text(SPEC.replace("gpus_per_node: 4", "gpus_per_node: 4, gpus_per_run: 2"))
+    complete(spec, "size-1", "size-2").close()
+    _, document = planned(capsys, "name=second")
+    assert (document["jobs"], document["gpu_hours"]) == (2, 8.0)
+    assert document["likely_gpu_hours"] == pytest.approx(2 * 4 * 200 / 3600)
+
+
+def test_submit_asks_by_the_likely_hours(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete(spec, "size-1", "size-2").close()
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_GPU_HOURS", "0.5")
+    assert main(["submit", "sweep.yaml", "--set=name=second"]) == 2
+    error = capsys.readouterr().err
+    assert "0.89 GPU-hours (likely; at most 8) exceed ask_above_gpu_hours = 0.5" in error
+
+
+def test_retries_in_one_job_have_one_time_limit(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = complete(spec)
+    with store.write() as conn:
+        for run in queries.runs(conn, 1):
+            queries.update_run(conn, run.id, state=RunState.FAILED)
+    store.close()
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_GPU_HOURS", "0.5")
+    assert main(["retry", "first", "--all"]) == 2
+    assert "8 GPU-hours exceed ask_above_gpu_hours = 0.5" in capsys.readouterr().err
+
+
+def test_the_plan_has_the_start_that_slurm_expects(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeSlurm(spec.parent / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    said = "sbatch: Job 7 to start at {} using 8 processors on nodes n1 in partition gpu\n"
+    fake.answers("sbatch", err=said.format("2031-02-03T04:05:06"))
+    last, document = planned(capsys)
+    assert document["first_start_s"] is not None
+    assert f"Slurm expects to start at {near_time(document['first_start_s'], START_S)}" in last
+    assert "04:05" in last
+    fake.answers("sbatch", err="sbatch: no idea\n")
+    last, document = planned(capsys)
+    assert document["first_start_s"] is None
+    assert "expects" not in last
