@@ -83,6 +83,22 @@ executor.map_array(abs, range(int(sys.argv[1])))
 """
 
 
+TOP = """\
+import asyncio
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.cli.show import view_of
+
+async def look():
+    app = view_of(locate(PlaceOptions()).open(), None)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await app.look().wait()
+        await pilot.press("end", "s", "r", "slash", "b", "-", "9", "enter", "home", "pagedown")
+
+asyncio.run(look())
+"""
+"""`campaign top` from its start to its end, with ten keys: sorting and filtering among them."""
+
+
 UNSETTLED = 8
 """The exit code of a pass that leaves something to wait for."""
 
@@ -145,6 +161,7 @@ def _measure(folder: Path, runs: int) -> dict[str, Cost]:
         if name == ENDED:
             end_some(folder, runs // 10)
         found[name] = _run([*words, *command], folder, env)
+    found["top, 10 keys"] = _run([sys.executable, "-c", TOP], folder, env)
     env = _stub(folder, "Submitted batch job $number")
     return found | {"submitit alone": _run([sys.executable, "-c", SUBMITIT, str(runs)], folder, env)}
 

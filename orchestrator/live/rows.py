@@ -23,8 +23,11 @@ NARROW: Final = 100
 """Below so many characters, one blank is between two columns instead of two."""
 
 
+Cell = str | tuple[str, str] | list[float]
+
+
 class Column(NamedTuple):
-    """A column: `cell` returns text and its colour, or the values of a sparkline; `key` sorts, None for no order.
+    """A column: `cell` returns text, text and its colour, or the values of a sparkline; `key` sorts, None for no order.
 
     Attributes:
         width: in characters; the least width of a column that `grows`.
@@ -33,7 +36,7 @@ class Column(NamedTuple):
 
     label: str
     width: int
-    cell: Callable[[Any], tuple[str, str] | Sequence[float]]
+    cell: Callable[[Any], Cell]
     key: Callable[[Any], Any] | None = None
     needed: int = 0
     right: bool = False
@@ -104,7 +107,7 @@ class Rows(ScrollView, can_focus=True):
         for column in columns:
             more = 0
             if column.grows and spare > 0:
-                longest = max((len(str(column.cell(row)[0])) for row in self.rows), default=0)
+                longest = max((len(_text(column.cell(row))[0]) for row in self.rows), default=0)
                 more = max(0, min(spare, longest - column.width))
             spare -= more
             self._columns.append((column, column.width + more + gap))
@@ -167,28 +170,27 @@ class Rows(ScrollView, can_focus=True):
             return strip.apply_style(self.get_component_rich_style("rows--cursor", partial=True))
         return strip.apply_style(self.rich_style)
 
-    def _header(self, column: Column) -> tuple[str, str]:
-        arrow = ("▾" if self.reverse else "▴") if column.label == self.sorted_by else ""
-        return f"{column.label}{arrow}", ""
+    def _header(self, column: Column) -> str:
+        return column.label + (("▾" if self.reverse else "▴") if column.label == self.sorted_by else "")
 
-    def _strip(self, cells: Sequence[tuple[str, str] | Sequence[float]]) -> Strip:
+    def _strip(self, cells: Sequence[Cell]) -> Strip:
         segments = [Segment(" ")]
         for (column, width), cell in zip(self._columns, cells, strict=True):
-            if isinstance(cell, tuple):
-                segments.append(self._text(cell, width, column))
-            else:
+            if isinstance(cell, list):
                 segments += [*self._line(cell, column.width), Segment(" " * (width - column.width))]
+            else:
+                segments.append(self._segment(*_text(cell), width, column))
         return Strip(segments).adjust_cell_length(self.size.width)
 
-    def _text(self, cell: tuple[str, str], width: int, column: Column) -> Segment:
-        gap, text, colour = width - column.width if not column.grows else 1, clean(cell[0]), cell[1]
+    def _segment(self, text: str, colour: str, width: int, column: Column) -> Segment:
+        gap, text = 1 if column.grows else width - column.width, clean(text)
         if len(text) > width - gap:
             text = f"{set_cell_size(text, width - gap - 1)}…"
         text = text.rjust(width - gap) if column.right else text
         style = self.get_component_rich_style(f"rows--{colour}", partial=True) if colour else None
         return Segment(set_cell_size(text, width), style)
 
-    def _line(self, values: Sequence[float], width: int) -> list[Segment]:
+    def _line(self, values: list[float], width: int) -> list[Segment]:
         if len(values) < 2:
             return [Segment(" " * width)]
         low, high = (Color.parse(self.app.theme_variables[name]) for name in ("text-success", "text-primary"))
@@ -196,6 +198,11 @@ class Rows(ScrollView, can_focus=True):
             values, width=width, min_color=low.rich_color, max_color=high.rich_color, summary_function=_mean
         )
         return list(self.app.console.render(line, self.app.console.options))
+
+
+def _text(cell: Cell) -> tuple[str, str]:
+    """Return text and colour of a cell."""
+    return cell if isinstance(cell, tuple) else ("" if isinstance(cell, list) else cell, "")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
@@ -21,11 +20,11 @@ from dscampaign.db.errors import StoreError
 from dscampaign.orchestrator.campaign.activity import LOOKS, step_text
 from dscampaign.orchestrator.campaign.status import WORST_FIRST, CampaignStatus
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.formatting import clean, duration, figure, printable, short_number
+from dscampaign.orchestrator.formatting import clean, duration, figure, moment, short_number
 
 from .model import Changes, LiveCampaign, LiveEvent, LiveRun, LiveStore
 from .rows import Column, Rows
-from .top_run import Help, RunScreen
+from .top_run import Help, RunScreen, coloured
 
 POLL_S: Final = 2.0
 CAMPAIGNS_S: Final = 10.0
@@ -40,11 +39,6 @@ class Texts(NamedTuple):
 
     headline: Callable[[CampaignStatus], str]
     explain: Callable[[str, str, int], str]
-
-
-def coloured(text: str) -> Text:
-    """Text for Textual that obeys no sequence but colours, and no markup."""
-    return Text.from_ansi(printable(text, colours=True))
 
 
 @dataclass
@@ -103,37 +97,30 @@ def _memory(run: LiveRun) -> str:
     return "" if run.mem_gb is None else f"{run.mem_gb:.1f} GB"
 
 
-CAMPAIGNS: Final = (
-    Column("campaign", 16, lambda one: (one.name, ""), grows=True),
-    Column("runs", 6, lambda one: (f"{sum(one.counts.values()):,}", ""), needed=1, right=True),
-    Column("hours", 8, lambda one: (f"{one.device_hours:,.1f}", ""), needed=3, right=True),
-    Column("active", 13, lambda one: (f"{duration(one.quiet_s)} ago", ""), needed=2, right=True),
-    Column("states", 20, lambda one: (_counts(one), "dim" if one.settled else "cyan"), needed=1, grows=True),
-)
-
-
 def _left(run: LiveRun) -> str:
     return "" if run.left_s is None else duration(run.left_s)
 
 
+def _tries(run: LiveRun) -> tuple[str, str]:
+    return str(run.attempt) if run.attempt > 1 else "", "yellow"
+
+
+CAMPAIGNS: Final = (
+    Column("campaign", 16, lambda one: one.name, grows=True),
+    Column("runs", 6, lambda one: f"{sum(one.counts.values()):,}", needed=1, right=True),
+    Column("hours", 8, lambda one: f"{one.device_hours:,.1f}", needed=3, right=True),
+    Column("active", 13, lambda one: f"{duration(one.quiet_s)} ago", needed=2, right=True),
+    Column("states", 20, lambda one: (_counts(one), "dim" if one.settled else "cyan"), needed=1, grows=True),
+)
 COLUMNS: Final = (
-    Column("run", 10, lambda run: (_title(run), ""), grows=True),
+    Column("run", 10, _title, grows=True),
     Column("state", 13, _state, _worst, 1, grows=True),
-    Column("step", 12, lambda run: (step_text(run.step, run.target_step), ""), lambda run: -(run.step or 0), 2, True),
-    Column("loss", 7, lambda run: (figure(run.loss), ""), lambda run: _number(run.loss, most=False), 3, True),
-    Column(
-        "tok/s", 6, lambda run: (short_number(run.tokens_per_s), ""), lambda run: _number(run.tokens_per_s), 5, True
-    ),
-    Column("memory", 8, lambda run: (_memory(run), ""), lambda run: _number(run.mem_gb), 6, True),
-    Column("left", 11, lambda run: (_left(run), "dim"), lambda run: _number(run.left_s, most=False), 7, True),
-    Column(
-        "tries",
-        5,
-        lambda run: (str(run.attempt) if run.attempt > 1 else "", "yellow"),
-        lambda run: -run.attempt,
-        8,
-        True,
-    ),
+    Column("step", 12, lambda run: step_text(run.step, run.target_step), lambda run: -(run.step or 0), 2, True),
+    Column("loss", 7, lambda run: figure(run.loss), lambda run: _number(run.loss, most=False), 3, True),
+    Column("tok/s", 6, lambda run: short_number(run.tokens_per_s), lambda run: _number(run.tokens_per_s), 5, True),
+    Column("memory", 8, _memory, lambda run: _number(run.mem_gb), 6, True),
+    Column("left", 11, _left, lambda run: _number(run.left_s, most=False), 7, True),
+    Column("tries", 5, _tries, lambda run: -run.attempt, 8, True),
     Column("why", 16, lambda run: (run.why, "yellow"), lambda run: (not run.why, run.why), 9, grows=True),
 )
 """The columns of runs but the curve; those that sort put the most interesting run first."""
@@ -157,7 +144,6 @@ class Top(App[None]):
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("s", "sort", "sort"),
         Binding("r", "reverse", "reverse"),
-        Binding("tab", "app.focus_next", "campaigns", show=False),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("escape", "clear", show=False),
     ]
@@ -256,7 +242,7 @@ class Top(App[None]):
         self.table.show(shown[::-1] if self.table.reverse else shown)
         self._show_run()
 
-    def _curve(self, run: LiveRun) -> Sequence[float]:
+    def _curve(self, run: LiveRun) -> list[float]:
         return [loss for _, loss in self.seen.curves.get(run.name, ("", []))[1]]
 
     def _show_run(self) -> None:
@@ -264,28 +250,20 @@ class Top(App[None]):
         if run is None:
             text.append("no run matches" if self.seen.runs else "no run")
         else:
-            facts = {
-                "job": run.job,
-                "on": run.nodes,
-                "attempt": run.attempt if run.attempt > 1 else "",
-                "memory": _memory(run),
-            }
+            facts = {"job": run.job, "on": run.nodes, "memory": _memory(run), "micro-batch": run.micro_batch or ""}
+            if run.attempt > 1:
+                facts["attempt"] = run.attempt
+            if run.first_micro_batch not in (None, run.micro_batch):
+                facts["micro-batch"] = f"{run.first_micro_batch} → {run.micro_batch}"
             text.append(clean(run.name), "bold")
             text.append("".join(f" · {name} {value}" for name, value in facts.items() if value))
-            if run.micro_batch:
-                began = (
-                    f" (began with {run.first_micro_batch})"
-                    if run.first_micro_batch not in (None, run.micro_batch)
-                    else ""
-                )
-                text.append(f" · micro-batch {run.micro_batch}{began}")
             text.append(f"\n{run.why or run.doing}", "yellow" if run.why else "")
         self.detail.update(text)
 
     def _show_events(self) -> None:
         text = Text()
         for event in self.seen.events[-max(1, self.events.size.height) :]:
-            text.append(f"{datetime.fromtimestamp(event.ts_s):%H:%M:%S}  ", "dim")
+            text.append(f"{moment(event.ts_s)[-8:]}  ", "dim")
             text.append(f"{clean(event.run)}  " if event.run else "", "bold")
             text.append(f"{event.text}\n")
         text.rstrip()
@@ -297,9 +275,8 @@ class Top(App[None]):
         self.set_timer(0.2, self._look_for_curves)
 
     def _look_for_curves(self) -> None:
-        if self.table.is_attached and any(
-            run.step is not None and run.name not in self.seen.curves for run in self.table.in_sight
-        ):
+        known = self.seen.curves
+        if self.table.is_attached and any(run.step and run.name not in known for run in self.table.in_sight):
             self.look()
 
     def on_rows_chosen(self, chosen: Rows.Chosen) -> None:

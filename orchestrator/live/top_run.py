@@ -40,6 +40,11 @@ e c l                    of a run: explanation, configuration, log
 q                        go back, quit"""
 
 
+def coloured(text: str) -> Text:
+    """Text for Textual that obeys no sequence but colours, and no markup."""
+    return Text.from_ansi(printable(text, colours=True))
+
+
 class Help(ModalScreen[None]):
     """The keys."""
 
@@ -152,8 +157,7 @@ class RunScreen(Screen[None]):
         if loaded.part == "log":
             self.query_one("#lines", Log).write(loaded.text)
         else:
-            text = Text.from_ansi(printable(loaded.text, colours=True))
-            self.query_one(f"#{loaded.part}-text", Static).update(text)
+            self.query_one(f"#{loaded.part}-text", Static).update(coloured(loaded.text))
 
 
 class _Lines:

@@ -120,12 +120,11 @@ def _page(
     *,
     brief: bool = False,
 ) -> list[str]:
-    left = _left_text(whole or status)
     shown = [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     silent = no_metrics(status.silent, status.campaign.name if brief else "") if status.silent else ""
     sections = [
-        [f"{headline(whole or status, page)}{f' · {left}' if left else ''}", *shown],
+        [_first_line(whole or status, page), *shown],
         rows,
         [page.paint(warning, Style.YELLOW) for warning in (mixed, silent) if warning],
         [page.paint(line, Style.DIM) for line in _sources(status)],
@@ -224,10 +223,14 @@ def headline(status: CampaignStatus, page: Page) -> str:
 
 
 def summary(status: CampaignStatus, page: Page) -> str:
-    """Name and counts, the time that is left, and whether failures are retried, without a next command."""
-    retried = "" if status.settled else " · retries on" if status.reconciled_now else " · retries off"
+    """Name, counts and the time that is left; of an unsettled campaign also whether failures are retried."""
+    notes = [] if status.settled else _footer(status)
+    return "\n".join([_first_line(status, page), *(page.paint(note, Style.DIM) for note in notes)])
+
+
+def _first_line(status: CampaignStatus, page: Page) -> str:
     left = _left_text(status)
-    return f"{headline(status, page)}{f' · {left}' if left else ''}{page.paint(retried, Style.DIM)}"
+    return f"{headline(status, page)}{f' · {left}' if left else ''}"
 
 
 def _left_text(status: CampaignStatus) -> str:
