@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.cli.show import view_of
 
-SIZE = 110, 30
+SIZE = 100, 24
 """Characters and lines."""
 
 
@@ -21,7 +22,8 @@ async def record(folder: str, picture: Path, keys: list[str]) -> None:
             await pilot.pause(2.5)
             if key:
                 await pilot.press(key)
-        picture.write_text(app.export_screenshot(title="campaign top"), encoding="utf-8")
+        drawn = app.export_screenshot(title="campaign top")
+    picture.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL), encoding="utf-8")  # fonts of a server
 
 
 asyncio.run(record(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

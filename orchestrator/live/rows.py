@@ -85,7 +85,7 @@ class Rows(ScrollView, can_focus=True):
         super().__init__(**options)
         self.all_columns = tuple(columns)
         self.rows: Sequence[Any] = ()
-        self.sorted_by, self.reverse = columns[0].label, False
+        self.sorted_by, self.reverse = "", False
         self._columns: list[tuple[Column, int]] = []
 
     def show(self, rows: Sequence[Any]) -> None:

@@ -109,7 +109,7 @@ CAMPAIGNS: Final = (
     Column("campaign", 16, lambda one: one.name, grows=True),
     Column("runs", 6, lambda one: f"{sum(one.counts.values()):,}", needed=1, right=True),
     Column("hours", 8, lambda one: f"{one.device_hours:,.1f}", needed=3, right=True),
-    Column("active", 13, lambda one: f"{duration(one.quiet_s)} ago", needed=2, right=True),
+    Column("active", 15, lambda one: f"{duration(one.quiet_s)} ago", needed=2, right=True),
     Column("states", 20, lambda one: (_counts(one), "dim" if one.settled else "cyan"), needed=1, grows=True),
 )
 COLUMNS: Final = (
@@ -156,6 +156,7 @@ class Top(App[None]):
         curve = Column("loss curve", 10, self._curve, needed=4)
         self.columns = (*COLUMNS[:4], curve, *COLUMNS[4:])
         self.table, self.campaigns = Rows(self.columns, id="runs"), Rows(CAMPAIGNS, id="campaigns")
+        self.table.sorted_by = COLUMNS[0].label
         self.input = Input(placeholder="filter: parts of names, states, reasons", id="filter")
         self.headline, self.detail, self.events = (Static(id=part) for part in ("headline", "detail", "events"))
 

@@ -210,7 +210,7 @@ def test_campaigns_are_listed_and_enter_shows_one(world: World) -> None:
         queries.insert_runs(conn, other, [NewRun("lone", {}, CONFIG, "l", 0)])
 
     async def steps(pilot: Pilot[None]) -> None:
-        assert [line.split()[0] for line in lines(pilot, "#campaigns")] == ["campaign▴", "other", "sweep"]
+        assert [line.split()[0] for line in lines(pilot, "#campaigns")] == ["campaign", "other", "sweep"]
         assert names(pilot) == ["lone"]
         await pilot.press("tab", "down", "enter")
         await read(pilot)
