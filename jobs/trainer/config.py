@@ -26,6 +26,7 @@ class TrainerDataset:
     eval_path: str | None
     eval_split: str | None
     eval_fraction: float
+    packing: bool = True
 
 
 @dataclass(frozen=True)

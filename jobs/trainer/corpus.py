@@ -20,18 +20,23 @@ class Corpus:
 
     A plain text file is a document; so is each record of a JSON lines or parquet file or of a hub data set. Records
     with null as text, which collections from the web have, are skipped.
+
+    Attributes:
+        pad_to: each document, and each line of a text file, is to become a sample of so many tokens; None to join them.
     """
 
     path: str
     name: str | None
     split: str | None
     text_field: str
+    pad_to: int | None = None
 
     def identity(self) -> list[object]:
         """Return the text's identity as JSON: for local files path, size and time, else the hub's names."""
         files = self._files()
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-        return [self.text_field, *(stats or [self.path, self.name, self.split or "train"])]
+        padded = [self.pad_to] if self.pad_to else []
+        return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
     def files(self) -> set[Path]:
         """The local files; none of a data set of the hub. Raises FileNotFoundError as ``documents`` does."""
@@ -70,6 +75,9 @@ class Corpus:
             yield from self._read_parquet(file)
         elif file.suffix in (".jsonl", ".json"):
             yield from self._read_json_lines(file)
+        elif self.pad_to:
+            with _opened(file) as lines:
+                yield from (iter([line.rstrip("\n")]) for line in lines)
         else:
             yield _text_pieces(file)
 

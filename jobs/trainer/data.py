@@ -2,6 +2,7 @@
 
 Documents are joined, each ended by the end-of-text token, and cut into samples of ``seq_len`` inputs and as many
 targets (the input one token later). So nothing is padded, and every token is a target exactly once an epoch.
+With `packing: false` each document is a sample instead: cut, or filled with the end-of-text token.
 """
 
 from __future__ import annotations
@@ -44,20 +45,25 @@ class Samples:
 
     Attributes:
         tokens: ids, shape (token_count,); usually memory-mapped.
+        padded: no sample has a target for its last input: what follows is another document.
     """
 
     tokens: NDArray[np.integer[Any]]
     seq_len: int
+    padded: bool = False
 
     def __len__(self) -> int:
         """Return the number of whole samples; the tokens after the last are not used."""
-        return max(0, len(self.tokens) - 1) // self.seq_len
+        return max(0, len(self.tokens) - (not self.padded)) // self.seq_len
 
     def read(self, indices: Indices) -> NDArray[np.int64]:
-        """Tokens of some samples, shape (len(indices), seq_len + 1): inputs are ``[:, :-1]``, targets ``[:, 1:]``."""
-        positions = indices[:, None] * self.seq_len + np.arange(self.seq_len + 1)
+        """Tokens of some samples, shape (len(indices), seq_len + 1): inputs are ``[:, :-1]``, targets ``[:, 1:]``.
+
+        If they are padded, the last target is 0 and has no meaning.
+        """
+        positions = indices[:, None] * self.seq_len + np.arange(self.seq_len + (not self.padded))
         tokens: NDArray[np.int64] = self.tokens[positions].astype(np.int64)
-        return tokens
+        return np.pad(tokens, ((0, 0), (0, int(self.padded))))
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ def load(
         Distrusted: somebody else can have written the prepared tokens.
     """
     tokenizer = tokenizer_name(config)
-    corpora = _corpora(config.dataset)
+    padded = not config.dataset.packing
+    corpora = _corpora(config.dataset, config.seq_len if padded else None)
     if prepare:
         _require_apart(corpora)
     names = share([_folder(corpus, tokenizer, data_dir).name for corpus in corpora] if prepare else [])
@@ -107,8 +114,10 @@ def load(
         train, held_out = tokens, streams[1][1]
     else:
         cut = len(tokens) - round(len(tokens) * config.dataset.eval_fraction)
+        cut -= cut % config.seq_len if padded else 0
         train, held_out = tokens[:cut], tokens[cut:]
-    data = Data(Samples(train, config.seq_len), Samples(held_out, config.seq_len), meta.vocab_size, meta.eos)
+    trained, rated = (Samples(part, config.seq_len, padded) for part in (train, held_out))
+    data = Data(trained, rated, meta.vocab_size, meta.eos)
     if not len(data.train):
         raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, a sample has {config.seq_len + 1}")
     return data
@@ -144,14 +153,14 @@ def tokenizer_name(config: TrainerConfig) -> str:
     return config.tokenizer or str(config.model)
 
 
-def _corpora(dataset: TrainerDataset) -> list[Corpus]:
+def _corpora(dataset: TrainerDataset, pad_to: int | None) -> list[Corpus]:
     """Return the text to train on, and the held-out text unless that is the end of the first."""
-    main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field)
+    main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field, pad_to)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]
     if dataset.eval_path is None:  # without a split, the files of a folder are all of its splits
         main = replace(main, split=dataset.split or "train")
-    return [main, Corpus(dataset.eval_path or dataset.path, dataset.name, dataset.eval_split, dataset.text_field)]
+    return [main, replace(main, path=dataset.eval_path or dataset.path, split=dataset.eval_split)]
 
 
 def _require_apart(corpora: Sequence[Corpus]) -> None:
@@ -214,11 +223,12 @@ def _publish(draft: Path, folder: Path) -> None:
 
 
 def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Ids of piece after piece, with the end-of-text id after each document."""
+    """Ids of piece after piece, with the end-of-text id after each document, or up to the end of its sample."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     for group in _groups(corpus):
-        for ids, (_, last) in zip(tokenizer.encode([text for text, _ in group]), group, strict=True):
-            yield [*ids, tokenizer.eos] if last else ids
+        for ids, (_, last) in zip(tokenizer.encode([text for text, _ in group], corpus.pad_to), group, strict=True):
+            ends = corpus.pad_to - len(ids) if corpus.pad_to else int(last)
+            yield [*ids, *[tokenizer.eos] * ends]
 
 
 def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:

@@ -83,6 +83,8 @@ def _load(
     filling = np.zeros(len(indices), dtype=bool) if count is None else indices >= count
     tokens = torch.from_numpy(samples.read(np.where(filling, 0, indices)))
     targets = tokens[:, 1:].masked_fill(torch.from_numpy(filling)[:, None], IGNORED_TARGET)
+    if samples.padded:
+        targets[:, -1] = IGNORED_TARGET
     return to_device(tokens[:, :-1][:, part].contiguous(), device), to_device(targets[:, part].contiguous(), device)
 
 

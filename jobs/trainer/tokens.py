@@ -1,4 +1,4 @@
-"""Tokenizers, reduced to the needs of packing: text to ids, the id between documents, the size of the vocabulary."""
+"""Tokenizers, reduced to the needs of samples: text to ids, the id between documents, the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class ByteTokenizer:
     vocab_size: int = BYTES_VOCABULARY
     eos: int = 256
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens."""
-        return [list(text.encode()) for text in texts]
+    def encode(self, texts: list[str], most: int | None = None) -> list[list[int]]:
+        """Return the ids of each text: without special tokens, or if `most`, with them and so many at most."""
+        return [list(text.encode()[:most]) for text in texts]
 
 
 class HubTokenizer:
@@ -65,14 +65,15 @@ class HubTokenizer:
         eos: int | None = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
         if eos is None:
             raise ValueError(f"tokenizer {inner.name_or_path}: no end-of-text token to put between documents")
-        inner.model_max_length = 1 << 62  # documents are packed, so none is too long and no warning is due
+        inner.model_max_length = 1 << 62  # no document is too long, and no warning is due
         self._inner = inner
         self.eos = eos
         self.vocab_size = len(inner)
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text."""
-        return list(self._inner(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+    def encode(self, texts: list[str], most: int | None = None) -> list[list[int]]:
+        """Return the ids of each text, as `ByteTokenizer` does."""
+        cut = {"truncation": True, "max_length": most} if most else {"add_special_tokens": False}
+        return list(self._inner(texts, **cut, return_attention_mask=False)["input_ids"])
 
 
 Tokenizer = ByteTokenizer | HubTokenizer

@@ -202,6 +202,9 @@ def _beside_sequences(train: TrainConfig) -> dict[FieldPath, str]:
         and f"attention {train.attention}: ranks exchange heads around their own",
         "offload": train.offload == "nvme" and "offload nvme: the two have not been tested together",
         "deepcompile": train.deepcompile and "deepcompile: compiled code leaves out the exchange between ranks",
+        "dataset": train.dataset
+        and not train.dataset.packing
+        and "packing: false: parts of a sample would have unequal numbers of targets",
     }
     return {("train", name): message for name, message in conflicts.items() if message}
 

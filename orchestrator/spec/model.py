@@ -86,6 +86,9 @@ class DatasetConfig(SpecSection):
     """Held-out split."""
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
     """Share of the text, at its end, to hold out without eval_path and eval_split."""
+    packing: bool = True
+    """`false` makes a sample of each record, or line of a text file, cut or [padded](training.md#padded-samples) to
+    seq_len."""
 
 
 class TrainConfig(SpecSection):

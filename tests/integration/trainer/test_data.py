@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from dscampaign.files.ownership import Distrusted
 from dscampaign.jobs.trainer import data
@@ -84,6 +86,30 @@ def test_samples_overlap_by_the_target_of_the_last_input() -> None:
     assert len(samples) == 2
     assert samples.read(np.array([1, 0])).tolist() == [[4, 5, 6, 7, 8], [0, 1, 2, 3, 4]]
     assert len(data.Samples(np.arange(4), seq_len=4)) == 0
+
+
+def test_without_packing_each_record_is_a_padded_sample(tmp_path: Path) -> None:
+    (folder := tmp_path / "text").mkdir()
+    (folder / "a.txt").write_text("abcdef\n\ngh\n")
+    (folder / "b.jsonl").write_text('{"text": "i\\nj"}\n{"text": null}\n{"text": "klmn"}\n')
+    found = data.load(config(folder, packing=False, eval_fraction=0.2), tmp_path / "data", prepare=True)
+    assert found.train.read(np.arange(len(found.train)))[:, :-1].tolist() == [
+        [*b"abcd"], [EOS] * 4, [*b"gh", EOS, EOS], [*b"i\nj", EOS],
+    ]  # fmt: skip
+    assert found.held_out.read(np.arange(len(found.held_out)))[:, :-1].tolist() == [[*b"klmn"]]
+    packed = data.load(config(folder), tmp_path / "data", prepare=True)
+    assert packed.train.read(np.arange(1)).tolist() == [[*b"abcde"]]  # other tokens of the same text
+
+
+def test_a_padded_sample_has_the_special_tokens_of_its_tokenizer(tmp_path: Path) -> None:
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="b"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>").save_pretrained(tmp_path / "t")
+    (tmp_path / "a.txt").write_text("a b\n\na a b b a\n")
+    chosen = replace(config(tmp_path / "a.txt", packing=False, eval_fraction=0.0), tokenizer=str(tmp_path / "t"))
+    found = data.load(chosen, tmp_path / "data", prepare=True)
+    assert found.train.read(np.arange(3))[:, :-1].tolist() == [[0, 2, 3, 1], [0, 1, 1, 1], [0, 2, 2, 3]]
 
 
 def test_the_end_is_held_out(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from dscampaign.jobs.trainer.sampling import rank_micro_batches, step_samples
+from dscampaign.jobs.trainer.data import Samples
+from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
+from dscampaign.jobs.trainer.sampling import _load, rank_micro_batches, step_samples
 
 
 def test_an_epoch_sees_every_sample_once() -> None:
@@ -18,6 +21,13 @@ def test_epochs_differ_and_a_step_may_span_two() -> None:
     two_epochs = np.concatenate([step_samples(step, 4, 10, seed=1) for step in range(1, 6)])
     assert sorted(two_epochs[:10].tolist()) == sorted(two_epochs[10:].tolist()) == list(range(10))
     assert two_epochs[:10].tolist() != two_epochs[10:].tolist()
+
+
+def test_of_a_padded_sample_the_last_input_has_no_target() -> None:
+    padded = Samples(np.arange(12), 4, padded=True)
+    inputs, targets = _load(padded, np.array([1, 2]), torch.device("cpu"), slice(0, 4))
+    assert inputs.tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert targets.tolist() == [[5, 6, 7, IGNORED_TARGET], [9, 10, 11, IGNORED_TARGET]]
 
 
 def test_a_batch_may_be_larger_than_the_data() -> None:

@@ -18,7 +18,7 @@ import torch
 
 from dscampaign.jobs import rank
 from dscampaign.jobs.shared import checkpoint, checkpoint_retention
-from dscampaign.tests.integration.trainer.attempts import CONFIG_HASH, WORLD_SIZE, Attempt
+from dscampaign.tests.integration.trainer.attempts import CONFIG_HASH, TEXT, WORLD_SIZE, Attempt
 from dscampaign.tests.integration.trainer.conftest import Launch
 from dscampaign.tests.support.waiting import wait_until
 
@@ -27,6 +27,9 @@ pytestmark = pytest.mark.training
 STATIC_SCALE = {"fp16": {"loss_scale": 128}}  # the dynamic one begins so high that steps are skipped, not the same ones
 TAG = "deepspeed"
 TRAINER = ("-m", "dscampaign.jobs.trainer")
+
+
+PADDED = {"dataset": {"path": str(TEXT), "eval_fraction": 0.01, "packing": False}}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,8 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
+        padded=PADDED,
+        padded_micro4={**PADDED, "micro_batch": 4},
         profiled={"profile_at": 5, "steps": 10, "untimed_steps": 2},
         profiled_to_the_end={"profile_at": 5},
         best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 1.0},
@@ -52,6 +57,15 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
 
 def same(found: dict[int, float], expected: dict[int, float], tolerance: float) -> None:
     assert found == pytest.approx(expected, abs=tolerance)
+
+
+def test_padded_samples_learn_the_padding_first(trained: dict[str, Attempt]) -> None:
+    """It is half of the text's lines: the loss falls faster than that of packed text."""
+    assert trained["padded_micro4"].values("loss") == pytest.approx(trained["padded"].values("loss"), abs=1e-5)
+    packed, padded = (list(trained[name].values("loss").values()) for name in ("zero1", "padded"))
+    assert padded[0] == pytest.approx(packed[0], rel=0.1)
+    assert padded[-1] < packed[-1] - 0.05
+    assert trained["padded"].values("eval_loss")[6] == pytest.approx(padded[-1], rel=0.2)
 
 
 def test_reports_every_step(trained: dict[str, Attempt]) -> None:

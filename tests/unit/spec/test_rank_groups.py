@@ -128,6 +128,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "4 does not divide the model's inner width 30 (intermediate_size) | use one of 1, 2",
         ),
         (SEQUENCE, {"train": {"attention": "sdpa"}}, "", "does not go with attention sdpa"),
+        (SEQUENCE, {"train": {"dataset": {"path": "d", "packing": False}}}, "", "does not go with packing: false"),
         (TENSOR, {"train": {"zero_stage": 3}}, "", "does not go with ZeRO 3"),
         (
             SEQUENCE,
