@@ -26,7 +26,9 @@ async function ask(path, query) {
 
 // -- charts: drawn once, then given new data
 const views = new Map();
+const sized = new ResizeObserver(() => dispatchEvent(new Event("resize"))); // which Vega listens to
 function chart(id, spec) {
+  sized.observe($(id));
   const config = { ...spec.config, axisY: { labelLimit: Math.round($(id).clientWidth * 0.36) } };
   const height = $(id).clientWidth < 480 ? 190 : 250;
   const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: { disableDefaultStyle: true } };
@@ -44,7 +46,7 @@ async function curves(id, kind, drawn) {
   view.signal("titles", drawn.titles).signal("groups", drawn.groups).signal("lowest", lowest).signal("highest", highest);
   view.data("rows", rowsOf(drawn.rows));
   if (kind === "loss") view.data("held_out", rowsOf(drawn.held_out));
-  await view.runAsync();
+  await view.resize().runAsync();
   document.documentElement.dataset.drawn = "true";
 }
 

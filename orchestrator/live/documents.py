@@ -194,9 +194,10 @@ def _unbound(chart: Chart) -> dict[str, Any]:
 def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
     """Return the sentence of `campaign recommend`, and the report's chart of speed against memory."""
     found, chart = live.results(campaign), None
-    if found and len(found.workloads) == 1:
-        [one], looks = found.workloads, looks_of(found)
-        chart = charts.trade_off(one, looks) or charts.speeds(one, looks)
+    several = [one for one in found.workloads if len(one.comparisons) > 1] if found else []
+    if found and several:
+        looks = looks_of(found)
+        chart = charts.trade_off(several[0], looks) or charts.speeds(several[0], looks)
     spec = {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}} if chart else None
     return {"sentence": live.verdict(campaign), "effort": found.effort if found else "", "chart": spec,
             "caption": chart.title if chart else ""}  # fmt: skip

@@ -249,11 +249,14 @@ class LiveStore:
         return [LiveEvent(e.id, e.ts_s, names.get(e.run_id or 0, ""), e.kind, event_text(e)) for e in events]
 
     def verdict(self, campaign: str | None) -> str:
-        """Return the sentence of `campaign recommend`; "" while there is nothing to compare. As long as `results`."""
+        """Return the sentence of `campaign recommend`, of several workloads those that compare conditions.
+
+        "" while there is nothing to compare. Takes as long as `results`.
+        """
         found = self.results(campaign)
-        workloads = found.workloads if found else ()
-        sentences = [(clean(one.workload.name), clean(one.answer.sentence)) for one in workloads]
-        return " ".join(f"{name}: {text}" if len(sentences) > 1 else text for name, text in sentences)
+        workloads = [one for one in found.workloads if len(one.comparisons) > 1] if found else []
+        said = [(clean(one.workload.name), clean(one.answer.sentence)) for one in workloads]
+        return " ".join(f"{name}: {text}" if name and len(said) > 1 else text for name, text in said)
 
     def results(self, campaign: str | None) -> Results | None:
         """Return the results as `campaign report` reads them, kept until a run changes: 10 ms a run, needs the extra.
