@@ -232,8 +232,8 @@ class Campaign:
 
     def selected(self, *runs: str) -> tuple[Store, CampaignRow, Selection]:
         """Return the store, the campaign's row, and the runs with these names or patterns; all without any."""
-        store = self._location.open()
-        return store, *select(store, (self.name, *runs))
+        store, row = self._found()
+        return store, *select(store, (row.name, *runs))
 
     @property
     def _spec(self) -> Submission:

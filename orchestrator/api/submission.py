@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
@@ -58,14 +61,11 @@ def read_submission(
 
 
 def _text_of(spec: Mapping[str, Any]) -> str:
-    from yaml import YAMLError
-
     try:
-        return written(dict(spec))
-    except YAMLError as error:
-        raise UserError(
-            f"a spec cannot hold this: {error}", "use text, numbers, true, false, lists and mappings"
-        ) from error
+        return written(to_jsonable_python(spec, fallback=methodcaller("tolist")))  # numbers and arrays of numpy
+    except (AttributeError, ValueError) as error:
+        hint = "use text, numbers, true, false, lists and mappings"
+        raise UserError(f"a spec cannot hold this: {error}", hint) from error
 
 
 class Proposal:

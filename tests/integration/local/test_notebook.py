@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 
@@ -45,7 +46,9 @@ def test_the_notebook_keeps_the_outputs_of_its_code(executed: tuple[Path, Any]) 
     assert ["<img" in page and "<table>" in page for page in pages] == [True]
 
 
-def test_a_campaign_is_read_without_its_spec(campaign: Campaign, tmp_path: Path) -> None:
+def test_a_campaign_is_read_without_its_spec(
+    executed: tuple[Path, Any], campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert campaign.status("lr-0.1*").sentence == "curves: 3 completed"
     assert campaign.steps.shape[0] == 9 * 30
     assert set(campaign.runs["param.lr"]) == {0.02, 0.05, 0.1}
@@ -56,6 +59,11 @@ def test_a_campaign_is_read_without_its_spec(campaign: Campaign, tmp_path: Path)
     assert explained.run.name == "lr-0.1"
     with pytest.raises(UserError, match="without its spec"):
         campaign.plan()
+    other = {"name": "other", "command": "a.py {b}", "matrix": {"b": np.array([1, 2])}}
+    (tmp_path / "a.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no campaign named other"):
+        Campaign.from_yaml(other, dir=str(executed[0] / "campaign")).status()
     with pytest.raises(UserError, match="no condition named lr-1"):
         campaign.recommend(baseline="lr-1")
 
@@ -105,4 +113,4 @@ def test_all_errors_of_a_spec_have_their_places() -> None:
     assert {"repeat", "matrix.c"} <= {problem.field for problem in wrong.value.problems}
     assert all(problem.line for problem in wrong.value.problems)
     with pytest.raises(UserError, match="a spec cannot hold this"):
-        Campaign.from_yaml({"name": Path("x")})
+        Campaign.from_yaml({"name": object()})
