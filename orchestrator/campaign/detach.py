@@ -72,7 +72,8 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
     try:
         started = _job(store, campaign, settings) if as_job else _process(store, campaign, settings)
     except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear) as error:
-        hint = f"give its job another place in the spec, `reconciler: {{partition: ...}}`, or keep {_by_hand()} running"
+        by_hand = f"`{typed('reconcile', '--all-campaigns', '--watch')}`"
+        hint = f"give its job another place in the spec, `reconciler: {{partition: ...}}`, or keep {by_hand} running"
         raise UserError(f"no job for the reconciler: {error}", hint) from error
     finally:
         with store.write() as conn:
@@ -80,10 +81,6 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
             if started:
                 acquire(conn, STANDING, started)
     return started
-
-
-def _by_hand() -> str:
-    return f"`{typed('reconcile', '--all-campaigns', '--watch')}`"
 
 
 def _job(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:

@@ -149,11 +149,10 @@ class CampaignStatus:
         current = [lease for lease in (self.standing, self.reconciler) if lease and lease.expires_s > self.now_s]
         for holder, name in ((LeaseHolder.parse(lease.holder), lease.name) for lease in current):
             begins = name == STANDING and holder.starts
-            gone = holder.job and self.queue is not None and holder.job not in self.queue
-            if not (begins or gone or holder.dead):
+            idle = holder.job and self.queue is not None and self.queue.get(holder.job) != "RUNNING"
+            if not (begins or idle or holder.dead):
                 return holder
-        running = [job_id for job_id, state in (self.queue or {}).items() if state == "RUNNING"]
-        return LeaseHolder.of_job(running[0]) if running else None  # it begins, or it is between two passes
+        return None
 
     @property
     def seen_now(self) -> bool:

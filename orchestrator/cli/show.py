@@ -261,9 +261,9 @@ def doctor(
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """
     from dscampaign.orchestrator.doctor.check import exit_code
-    from dscampaign.orchestrator.doctor.check_notify import notify_checks
     from dscampaign.orchestrator.doctor.requirements import requirements_of
     from dscampaign.orchestrator.doctor.run import doctor as look
+    from dscampaign.orchestrator.doctor.run import notify_checks
 
     from .watch import terminated_as_interrupted
 
@@ -275,7 +275,7 @@ def doctor(
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():
         checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
-        checks += notify_checks(submission) if notify and submission else []
+        checks += notify_checks(submission.spec.name, submission.rules["notify"]) if notify and submission else []
     echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
 

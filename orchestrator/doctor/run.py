@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +38,7 @@ from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.local import EXAMINE, LocalExecutor
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.reconcile.notify import TEST, WAYS, message, send
 from dscampaign.orchestrator.settings import Settings
 
 from .check import At, Check
@@ -254,6 +255,16 @@ def doctor(
     shared = examined is not None and examined.shared is True
     first = list(host_checks(location, requirements, shared=shared))
     return [*first, *checks, *(_of_node(examined, requirements, host) if examined else [])]
+
+
+def notify_checks(name: str, notify: Mapping[str, Any]) -> Iterator[Check]:
+    """Send a test message by each way of a spec's `notify`; yield a check of each."""
+    for way in (way for way in WAYS if way in notify):
+        trouble, about = send(notify, way, message(name, TEST, {})), f"notify.{way}"
+        if trouble:
+            yield At("notify").problem(about, f"not delivered: {trouble}", f"correct {about}, or the service")
+        else:
+            yield At("notify").ok(about, "a test message was delivered")
 
 
 def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[str | Exception]:

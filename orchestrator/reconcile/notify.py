@@ -12,9 +12,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,7 +35,6 @@ from dscampaign.files.ownership import Distrusted, trusted_bytes
 from dscampaign.jobs.shared.variables import inheritable
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
-from dscampaign.orchestrator.executors.base import own_python
 from dscampaign.orchestrator.user_files import expanded
 
 LONGEST_S: Final = 30.0
@@ -54,6 +53,8 @@ _TITLES: Final = {
     "budget": "limits.gpu_hours is used up",
     TEST: "a test message",
 }
+_APPRISE: Final = "from apprise.cli import main; main()"
+_STAMP: Final = re.compile(r"^[\d-]+ [\d:,]+ - \w+ - ")
 _LEAST_SECRET: Final = 4
 """Characters of a part of an address that is hidden; shorter parts hold none."""
 
@@ -88,18 +89,18 @@ def deliver(store: Store, campaign: CampaignRow) -> list[str]:
 
 def send(notify: Mapping[str, Any], way: str, sent: Mapping[str, Any]) -> str:
     """Deliver a message now, within `LONGEST_S`; return why it was not delivered, without secrets, or ""."""
+    text = f"{sent['text']}\n{sent['next']}\n"
     if way == "command":
         env = {**inheritable(os.environ), "CAMPAIGN_MESSAGE": json.dumps(sent)}
-        code, _ = _run(["bash", "-c", notify["command"]], f"{sent['text']}\n{sent['next']}\n", env)
-        return _why("the command", code)
+        return _why("the command", _run(["bash", "-c", notify["command"]], text, env)[0])
     try:
         url = address(notify["url"])
     except UserError as error:
         return error.message
-    content = {"url": url, "title": sent["title"], "body": f"{sent['text']}\n{sent['next']}"}
-    program = [*own_python(), "dscampaign.orchestrator.reconcile.apprise_sender"]
-    code, answer = _run(program, json.dumps(content), dict(os.environ))
-    return redacted(": ".join(filter(None, (_why("apprise", code), answer if code else ""))), url)
+    program = [sys.executable, "-P", "-c", _APPRISE, "-v", "--storage-mode=memory", f"--title={sent['title']}"]
+    code, answer = _run(program, text, {**os.environ, "APPRISE_URLS": url})
+    reasons = [_STAMP.sub("", line) for line in answer.splitlines()] if code else []
+    return redacted(": ".join(filter(None, (_why("apprise", code), *reasons))), url)
 
 
 def require(notify: Mapping[str, Any]) -> None:
@@ -136,19 +137,16 @@ def redacted(text: str, url: str) -> str:
 
 def message(name: str, event: str, counts: Mapping[tuple[RunState, str | None], int]) -> dict[str, Any]:
     """Return a message: a line with the counts of runs, and the next command."""
-    states = Counter[str]()
-    for (state, _), number in counts.items():
-        states[state] += number
-    numbers = ", ".join(f"{states[state]:,} {state}" for state in RunState if states[state])
-    following = ["report"] if event == "settled" else ["status"]
-    title = f"{name}: {_TITLES[event]}"
+    states = {state: sum(n for (of, _), n in counts.items() if of is state) for state, _ in counts}
+    numbers = ", ".join(f"{states[state]:,} {state}" for state in RunState if state in states)
+    title, failed = f"{name}: {_TITLES[event]}", ["--failed"] if event in ("failed", "held") else []
     return {
         "campaign": name,
         "event": event,
         "title": title,
         "text": f"{title} ({numbers})" if numbers else title,
-        "counts": dict(states),
-        "next": typed(*following, name, *(["--failed"] if event in ("failed", "held") else [])),
+        "counts": states,
+        "next": typed("report" if event == "settled" else "status", name, *failed),
     }
 
 
@@ -191,7 +189,7 @@ def _run(command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[int
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         env=env,
         text=True,
         errors="replace",

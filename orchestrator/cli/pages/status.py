@@ -334,7 +334,7 @@ def retries_line(status: CampaignStatus) -> str:
     if holder := status.acting:
         return f"retries: on ({holder.shown})"
     if waiting := next(iter((status.queue or {}).items()), None):
-        return f"retries: on as soon as job {waiting[0]} starts ({waiting[1]})"
+        return f"retries: wait for job {waiting[0]} ({waiting[1]})"
     lease = status.reconciler
     if lease and lease.expires_s > status.now_s:
         why = f"the reconciler ({LeaseHolder.parse(lease.holder).shown}) has died"

@@ -101,7 +101,8 @@ def test_a_refused_job_names_another_place(world: World, cluster: FakeSlurm) -> 
         ("::.7", {"7": "RUNNING"}, "retries: on (job 7)"),
         ("::.7", None, "retries: on (job 7)"),
         ("::.7", {}, "retries: off, "),
-        ("::.7", {"8": "PENDING, Priority"}, "retries: on as soon as job 8 starts (PENDING, Priority)"),
+        ("::.7", {"7": "PENDING, Resources"}, "retries: wait for job 7 (PENDING, Resources)"),
+        ("::.7", {"8": "PENDING, Priority"}, "retries: wait for job 8 (PENDING, Priority)"),
         ("login7:4242:", None, "retries: on (pid 4242 on login7)"),
         (f"{HERE}:4194399:", None, "retries: off, "),
         ("login7:4242:abc", None, "retries: off, "),  # it is about to start one
