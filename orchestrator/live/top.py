@@ -141,6 +141,7 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("s", "sort", "sort"),
         Binding("r", "reverse", "reverse"),

@@ -268,6 +268,7 @@ def test_ten_thousand_rows_cost_only_those_in_sight(world: World) -> None:
         await pilot.press("pageup", "slash", *"9876")
         await pilot.pause()
         assert names(pilot) == ["run-9876"]
+        assert lines(pilot)[1].split()[:2] == ["run", "9876"]
         assert store.asked <= SMALL[1]
 
     drive(Top(store, "sweep", Texts(lambda _: "", lambda *_: "")), steps)
