@@ -219,10 +219,11 @@ _SHOWN_ROWS: Final = 60
 
 
 def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table for a notebook, everything escaped; of many rows the first."""
+    """Return a table for a notebook, everything escaped: of many rows the first, and no empty column."""
+    used = [place for place in range(len(header)) if place == 0 or any(str(row[place]) for row in rows)]
 
-    def line(tag: str, cells: Iterable[object]) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(clean(str(cell)))}</{tag}>' for cell in cells)}</tr>"
+    def line(tag: str, cells: Sequence[object]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(clean(str(cells[place])))}</{tag}>' for place in used)}</tr>"
 
     body = "".join(line("td", row) for row in rows[:_SHOWN_ROWS])
     more = f"<p>… and {len(rows) - _SHOWN_ROWS:,} more</p>" if len(rows) > _SHOWN_ROWS else ""

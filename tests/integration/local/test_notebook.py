@@ -1,4 +1,7 @@
-"""A campaign in Python, as in the notebook of the examples: it runs, displays itself, and its kept outputs are real."""
+"""A campaign in Python, as in the notebook of the examples: it runs, displays itself, and its kept outputs are real.
+
+To renew them, run `jupyter execute --inplace notebook.ipynb` in a copy of its folder.
+"""
 
 from __future__ import annotations
 
