@@ -98,10 +98,16 @@ def test_drift_within_a_job_counts_for_no_condition() -> None:
 
 def test_in_a_fixed_order_a_difference_is_no_drift(planted: Plant) -> None:
     """All conditions of each round run in the same order: the later, the slower."""
+    luck = ((0, 1, 2), (1, 0, 1), (2, 1, 0), (0, 2, 1))
     kinds = [
-        Planted(f"c{place}", tuple(0.1 * drift * (1.0 + 0.2 * place) * (1.0 + 0.002 * luck) for drift, luck in rounds))
-        for place, rounds in enumerate(zip([SLOWER] * 4, ((0, 1, 2), (1, 0, 1), (2, 1, 0), (0, 2, 1)), strict=True))
-        for rounds in [list(zip(*rounds, strict=True))]
+        Planted(
+            f"c{place}",
+            tuple(
+                0.1 * (1.0 + 0.2 * place) * drift * (1.0 + 0.002 * own)
+                for drift, own in zip(SLOWER, lucky, strict=True)
+            ),
+        )
+        for place, lucky in enumerate(luck)
     ]
     conditions = conditions_of(in_rounds(planted(*kinds)))
     found = compare_to_baseline(conditions, conditions[0])[1:]
