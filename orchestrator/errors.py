@@ -73,7 +73,7 @@ class Unreachable(UserError):
 
 _EXTRAS: Final = {
     **dict.fromkeys(("altair", "jinja2", "markupsafe", "numpy", "vl_convert"), "report"),
-    **dict.fromkeys(("starlette", "textual", "uvicorn"), "live"),
+    **dict.fromkeys(("rich", "starlette", "textual", "uvicorn"), "live"),
     **dict.fromkeys(("optuna", "sklearn"), "search"),
     **dict.fromkeys(("pandas", "pyarrow"), "pandas"),
     "apprise": "notify",

@@ -287,6 +287,7 @@ def test_it_needs_a_terminal_and_its_extra(
     monkeypatch.setenv("TERM", "xterm")
     for module in ("top", "rows", "top_run"):
         monkeypatch.delitem(sys.modules, f"dscampaign.orchestrator.live.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, "textual", None)
-    assert main(["top", "sweep"]) == 2
-    assert "pip install 'dscampaign[live]'" in capsys.readouterr().err
+    for missing in ("textual", "rich.text"):
+        monkeypatch.setitem(sys.modules, missing, None)
+        assert main(["top", "sweep"]) == 2
+        assert "pip install 'dscampaign[live]'" in capsys.readouterr().err
