@@ -90,7 +90,7 @@ clean:
 	rm -rf .venv .tools .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info
 
 # Installs again only when what to install changed.
-$(STAMP): EXTRAS := train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,live,notify,search,mcp,docs,check,dev
+$(STAMP): EXTRAS := train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,live,notify,search,mcp,docs,fp8,check,dev
 $(SMALL): EXTRAS := postgres,report,pandas,parquet,check
 $(STAMP) $(SMALL): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -69,10 +69,13 @@ def _batch(micro_batch: int | None, accumulation: int | None, world_size: int) -
 
 
 def _precision(precision: str) -> dict[str, Any]:
-    """The sections of a number format; both are always there, so that an override cannot enable a second one unseen."""
+    """The sections of a number format; both are always there, so that an override cannot enable a second one unseen.
+
+    With fp8 the trainer replaces layers, and DeepSpeed trains in bf16.
+    """
     return {
         # bf16 has the range of fp32: nothing overflows that loss scaling could save, and the check costs a sync a step.
-        "bf16": {"enabled": precision == "bf16", "check_grad_overflow": False},
+        "bf16": {"enabled": precision in ("bf16", "fp8"), "check_grad_overflow": False},
         # Scale 0 is dynamic loss scaling.
         "fp16": {"enabled": precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
     }

@@ -72,7 +72,7 @@ class TrainerConfig:
     seq_len: int
     steps: int | None
     epochs: float | None
-    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
     zero_stage: int
     lr: float
     schedule: Literal["constant", "linear", "cosine"]

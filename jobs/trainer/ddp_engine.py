@@ -20,7 +20,7 @@ from .config import TrainerConfig
 from .torch_engine import TorchEngine
 
 STATE_FILE: Final = "training_state.pt"
-_HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_HALF: Final = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}
 
 
 class DdpEngine(TorchEngine):

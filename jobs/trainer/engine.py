@@ -24,6 +24,7 @@ from . import patches, swap_space
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
 from .flat_parameters import FlatModel
+from .fp8 import use_fp8
 from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
@@ -93,6 +94,8 @@ def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mappin
     """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone."""
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
+    if config.precision == "fp8":
+        use_fp8(model.model, emulate=device.type == "cpu")
     if config.engine == "ddp":
         engine: Engine = DdpEngine(model, parameter_groups(model), config, device)
     elif config.engine == "fsdp2":

@@ -35,7 +35,7 @@ class FsdpEngine(TorchEngine):
     stage = 3
 
     def __init__(self, model: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
-        half = torch.bfloat16 if config.precision == "bf16" else None
+        half = torch.bfloat16 if config.precision in ("bf16", "fp8") else None
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()
         options: dict[str, Any] = {
             "mesh": init_device_mesh(device.type, (dist.get_world_size(),)),

@@ -152,7 +152,8 @@ def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
 
 def _software(device: torch.device, config: TrainerConfig) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    libraries = {module: version(module) for module in ("deepspeed", "transformers")}
+    names = ["deepspeed", "transformers", *(["torchao"] if config.precision == "fp8" else [])]
+    libraries = {module: version(module) for module in names}
     facts = {"device": name, "torch": torch.__version__, **libraries}
     if config.engine == "deepspeed":
         facts["patches"] = patches.state(config)

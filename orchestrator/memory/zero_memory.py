@@ -106,7 +106,7 @@ def model_states(
 
     Args:
         parameters: Of the whole model; of a rank if ranks share layers.
-        precision: fp32, tf32, bf16 or fp16.
+        precision: fp32, tf32, bf16, fp16 or fp8.
         zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
         ranks: Processes with the same parameters, among which ZeRO divides states.
         ranks_per_node: Processes on a node; `ranks` by default.
@@ -123,7 +123,7 @@ def model_states(
         states = _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
         whole_gb = _FULL * parameters / GB
         return replace(states, gradients_gb=whole_gb) if whole_gradients and accumulation != 1 else states
-    half = engine == "deepspeed" and precision in ("bf16", "fp16")
+    half = engine == "deepspeed" and precision in ("bf16", "fp8", "fp16")
     stage = zero_stage if engine == "deepspeed" else 0
     size = _HALF if half else _FULL
     copy = _FULL if half or stage else 0

@@ -17,6 +17,13 @@ from .strategies import section
 
 _ZERO: Final = "zero_optimization"
 _LEAVE_OUT: Final = "leave it out"
+_FP8_HINT: Final = {
+    "model": "use bf16, or a model with linear layers, for example of type llama or opt",
+    "zero_stage": "use zero_stage 0 to 2, or strategy fsdp2",
+    "tensor_parallel": _LEAVE_OUT,
+    "deepcompile": "write compile: true",
+    "seq_len": "use a multiple of 16",
+}
 
 UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "tensor_parallel": ("is set by train.tensor_parallel", "use train.tensor_parallel"),
@@ -66,6 +73,8 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if train.engine == "deepspeed" or config.command is not None:
         yield from _offload(config)
     if config.command is not None:
+        if train.precision == "fp8":
+            yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
         for field in (*_GROUPS, "cuda_graphs"):
             if getattr(train, field) != TrainConfig.model_fields[field].default:
                 yield _finding(field, "is for the built-in training", _LEAVE_OUT)
@@ -77,6 +86,8 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if train.cuda_graphs:
         yield from _graphs(train, on_gpus=on_gpus)
     yield from _kernels(train, on_gpus=on_gpus)
+    if train.precision == "fp8":
+        yield from _fp8(train)
     if train.ranks_per_sample > 1:
         yield from _groups(config, world_size)
 
@@ -161,6 +172,21 @@ def _kernels(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
         yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 shards", "zero_stage 0 to 2")
     if train.precision == "tf32" and not on_gpus:
         yield _finding("precision", "tf32 needs GPUs: on CPUs it is fp32", "write fp32")
+
+
+def _fp8(train: TrainConfig) -> Iterator[Finding]:
+    shape = find_shape(train.model) if isinstance(train.model, str) else train.model
+    unserved = {
+        "model": (shape or {}).get("model_type") == "gpt2" and "GPT-2, whose layers are Conv1D and not Linear",
+        "zero_stage": train.zero_stage == 3 and "ZeRO 3",
+        "tensor_parallel": train.tensor_parallel > 1 and f"tensor_parallel {train.tensor_parallel}",
+        "deepcompile": train.deepcompile and "deepcompile",
+        "seq_len": train.seq_len // train.sequence_parallel % 16 != 0 and "samples whose length 16 does not divide",
+    }
+    place: FieldPath = ("train", "precision")
+    for name, setting in unserved.items():
+        if setting:
+            yield Finding((("train", name), place, ("train",)), f"{setting} is not served with fp8", _FP8_HINT[name])
 
 
 # Ranks that work on the same samples

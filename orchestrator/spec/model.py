@@ -45,7 +45,7 @@ from .sections import (
 )
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 Strategy = Literal[
     "ddp",
     "zero0",
@@ -121,8 +121,8 @@ class TrainConfig(SpecSection):
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes over the text; or set steps."""
     precision: Precision = "bf16"
-    """`fp32`, `tf32` (fp32 with matrix products rounded to 10 bits of mantissa), `bf16`, or `fp16` with dynamic loss
-    scaling."""
+    """`fp32`, `tf32` (fp32 with matrix products rounded to 10 bits of mantissa), `bf16`, `fp16` with dynamic loss
+    scaling, or `fp8` ([linear layers in FP8](training.md#fp8), the rest in bf16)."""
     strategy: Strategy | None = None
     """One word for engine, zero_stage and offload ([the words](training.md#strategies))."""
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"

@@ -227,7 +227,7 @@ def test_yaml_traps_do_what_people_mean(write: Write) -> None:
     spec = write.load(MINIMAL + "  lr: 1e-4\n  pretrained: yes\n  compile: off\nslurm: {time: 4:00:00, account: 08}\n")
     assert (spec.train.lr, spec.train.pretrained, spec.train.compile) == (1e-4, True, False)
     assert (spec.slurm.time_min, spec.slurm.account) == (240, "08")
-    assert "'fp32', 'tf32', 'bf16' or 'fp16'" in write.problems(MINIMAL + "  precision: no\n")[0][2]
+    assert "'bf16', 'fp16' or 'fp8'" in write.problems(MINIMAL + "  precision: no\n")[0][2]
     assert 'did you mean "bf16"?' in write.problems(MINIMAL + "  precision: bf61\n")[0][2]
 
 
