@@ -73,11 +73,7 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if train.engine == "deepspeed" or config.command is not None:
         yield from _offload(config)
     if config.command is not None:
-        if train.precision == "fp8":
-            yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
-        for field in (*_GROUPS, "cuda_graphs"):
-            if getattr(train, field) != TrainConfig.model_fields[field].default:
-                yield _finding(field, "is for the built-in training", _LEAVE_OUT)
+        yield from _of_own_script(train)
         return
     if train.engine != "deepspeed":
         yield from _without_deepspeed(config)
@@ -86,10 +82,17 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if train.cuda_graphs:
         yield from _graphs(train, on_gpus=on_gpus)
     yield from _kernels(train, on_gpus=on_gpus)
-    if train.precision == "fp8":
-        yield from _fp8(train)
+    yield from _fp8(train)
     if train.ranks_per_sample > 1:
         yield from _groups(config, world_size)
+
+
+def _of_own_script(train: TrainConfig) -> Iterator[Finding]:
+    if train.precision == "fp8":
+        yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
+    for field in (*_GROUPS, "cuda_graphs"):
+        if getattr(train, field) != TrainConfig.model_fields[field].default:
+            yield _finding(field, "is for the built-in training", _LEAVE_OUT)
 
 
 def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
@@ -175,6 +178,8 @@ def _kernels(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
 
 
 def _fp8(train: TrainConfig) -> Iterator[Finding]:
+    if train.precision != "fp8":
+        return
     shape = find_shape(train.model) if isinstance(train.model, str) else train.model
     unserved = {
         "model": (shape or {}).get("model_type") == "gpt2" and "GPT-2, whose layers are Conv1D and not Linear",

@@ -21,7 +21,20 @@ FIELDS: Final = (
 )  # fmt: skip
 """Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
 
-_ORDER: Final = ("ddp", "deepspeed", "fsdp2", "none", "optimizer", "full", "nvme", "fp32", "tf32", "bf16", "fp16", "fp8")
+_ORDER: Final = (
+    "ddp",
+    "deepspeed",
+    "fsdp2",
+    "none",
+    "optimizer",
+    "full",
+    "nvme",
+    "fp32",
+    "tf32",
+    "bf16",
+    "fp16",
+    "fp8",
+)
 """Values of the strategy: each costs or saves more than the one before."""
 
 _FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
