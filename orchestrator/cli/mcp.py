@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -38,6 +39,7 @@ def mcp(allow_writes: bool, place: PlaceOptions) -> int:
       campaign mcp --dir /shared/campaign
       campaign mcp --store postgresql://me@db/campaigns --allow-writes
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the server would wait for the end of its input
     with needs_the_extra():
         server_of(place, allow_writes=allow_writes).run("stdio")
     return EXIT_OK
