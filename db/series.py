@@ -130,6 +130,23 @@ class Curve(NamedTuple):
     eval_loss: list[float | None]
     tokens_per_s: list[float | None]
 
+    @property
+    def begin_of_last(self) -> int:
+        """The last step before the newest point, which may still change; 0 without any."""
+        end = self.steps[-1] if self.steps else 0
+        return max(0, end - 1 - (end - 1) % self.width)
+
+    def after(self, step: int) -> Curve:
+        """Return the points after a step."""
+        gone = bisect_right(self.steps, step)
+        return Curve(self.width, *(column[gone:] for column in self[1:]))  # type: ignore[arg-type] # as they were
+
+    def followed_by(self, newer: Curve) -> Curve:
+        """Return the curve with newer points in place of the last."""
+        kept = bisect_right(self.steps, self.begin_of_last)
+        columns: zip[tuple[Any, Any]] = zip(self[1:], newer[1:], strict=True)
+        return Curve(self.width, *(old[:kept] + new for old, new in columns))
+
 
 def run_curve(conn: Connection, run_id: int, last: int, points: int, since: int = 0) -> Curve:
     """Return a run's curve of at most `points` points; the database thins it.
@@ -145,7 +162,12 @@ def run_curve(conn: Connection, run_id: int, last: int, points: int, since: int 
         line, condition = step_metric.c, step_metric.c.attempt_id == present[0]
     means = (func.avg(line[name]) for name in ("loss", "eval_loss", "tokens_per_s"))
     bucket = (line.step - 1) // width
-    query = select(func.max(line.step), *means).where(condition, line.step > since).group_by(bucket).order_by(bucket)
+    query = (
+        select(func.max(line.step), *means)
+        .where(condition, line.step > since)
+        .group_by(bucket)
+        .order_by(func.max(line.step))
+    )
     columns = [list(column) for column in zip(*conn.execute(query).all(), strict=True)] or [[], [], [], []]
     return Curve(width, *columns)
 

@@ -186,6 +186,7 @@ class LiveStore:
         self._version = time.time_ns() // 1_000_000
         self._known: dict[int, _Known] = {}
         self._results: dict[int, tuple[tuple[Any, ...], Results]] = {}
+        self._curves: dict[tuple[int, int], tuple[tuple[int, int | None], Curve]] = {}
         self._lock = RLock()
 
     def campaigns(self) -> list[LiveCampaign]:
@@ -229,15 +230,15 @@ class LiveStore:
             points: most points of a curve, `SPARK` or `CHART`.
             since: by name, `next` of the curve that the caller has.
         """
+        wanted = set(runs)
         with self._lock:
             known = self._read(find(self.store, campaign))
-        wanted = set(runs)
-        with self.store.read() as conn:
-            return {
-                run.name: _curve(conn, run, points, (since or {}).get(run.name, ""))
-                for run in known.status.runs
-                if run.step is not None and run.name in wanted
-            }
+            with self.store.read() as conn:  # later than the newest step that is known
+                return {
+                    run.name: self._curve(conn, run, points, (since or {}).get(run.name, ""))
+                    for run in known.status.runs
+                    if run.step is not None and run.name in wanted
+                }
 
     def events(self, campaign: str | None, since: int = 0, limit: int = EVENTS) -> list[LiveEvent]:
         """Return the newest events of a campaign with an id above `since`, oldest first."""
@@ -277,6 +278,23 @@ class LiveStore:
         self._results[status.campaign.id] = known.mark, found
         return found
 
+    def _curve(self, conn: Connection, run: RunStatus, points: int, since: str) -> LiveCurve:
+        """Return the curve that was read before, with the steps since then."""
+        last, key, mark = max(run.target_step or 0, run.step or 0), (run.run_id, points), (run.generation, run.step)
+        before, curve = self._curves.get(key, ((0, None), None))
+        if curve is None or before != mark:
+            begun = curve.begin_of_last if curve and before[0] == run.generation else 0
+            newer = run_curve(conn, run.run_id, last, points, begun)
+            if begun and curve:
+                same = newer.width == curve.width
+                newer = curve.followed_by(newer) if same else run_curve(conn, run.run_id, last, points)
+            curve = newer
+            self._curves[key] = mark, curve
+        width, _, step = since.partition(":")
+        whole = width != str(curve.width) or not step.isdecimal()
+        shown = curve if whole else curve.after(int(step))
+        return LiveCurve(run.run_id, f"{curve.width}:{curve.begin_of_last}", whole, shown)
+
     def _read(self, campaign: CampaignRow) -> _Known:
         with self.store.read() as conn:
             mark = (campaign.spec_hash, *queries.status_mark(conn, campaign.id))
@@ -311,17 +329,6 @@ class LiveStore:
             asked = campaigns.asked(conn, campaign.id) if campaign.executor == "slurm" else {}
         per_rank = cache(partial(gpus_per_rank, campaign.executor))
         return titles_of(params), {run_id: per_rank(*own) for run_id, own in asked.items()}
-
-
-def _curve(conn: Connection, run: RunStatus, points: int, since: str) -> LiveCurve:
-    last = max(run.target_step or 0, run.step or 0)
-    width, _, step = since.partition(":")
-    curve = run_curve(conn, run.run_id, last, points, int(step) if step.isdecimal() else 0)
-    whole = width != str(curve.width)
-    if whole and since:
-        curve = run_curve(conn, run.run_id, last, points)
-    end = max(1, curve.steps[-1] if curve.steps else run.step or 0)
-    return LiveCurve(run.run_id, f"{curve.width}:{end - 1 - (end - 1) % curve.width}", whole, curve)
 
 
 def _row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -35,7 +36,7 @@ def _by_name(runs: list[LiveRun]) -> dict[str, LiveRun]:
     return {run.name: run for run in runs}
 
 
-def _change(store: Store, campaign: CampaignRow, name: str, **values: object) -> None:
+def _change(store: Store, campaign: CampaignRow, name: str, **values: Any) -> None:
     with store.write() as conn:
         run = queries.run_by_name(conn, campaign.id, name)
         assert run
@@ -109,7 +110,9 @@ def test_curves_are_thinned_and_go_on_where_they_ended(store: Store, tmp_path: P
         attempt = queries.attempts(conn, campaign.id)[-1]
         row = {"attempt_id": attempt.id, "step": 101, "ts_s": 0.0, "loss": None, "tokens_per_s": 5.0, "nonfinite": 1}
         conn.execute(schema.step_metric.insert().values(row))
+        conn.execute(update(schema.run_latest).values(step=101))
     later = live.curves("sweep", names, 30, {"zero_stage-0": whole.next})["zero_stage-0"]
+    assert live.curves("sweep", names, 30) == LiveStore(store).curves("sweep", names, 30)
     assert (later.whole, later.curve.steps, later.curve.loss[-1]) == (False, [100, 101], None)
     assert live.curves("sweep", names, 500, {"zero_stage-0": whole.next})["zero_stage-0"].whole
 
