@@ -80,6 +80,7 @@ STRATEGIES: Final = {
     "ZeRO 3, optimizer offloaded": "strategy-zero3-offload",
 }
 SHORTLY: Final = {"DDP": "ddp", "ZeRO 2, offload": "zero2-offload", "ZeRO 3, offload": "zero3-offload"}
+BLOCKS: Final = "five-strategies-blocks-h100/campaign.db.gz"
 LLAMA: Final = "zero3-llama-8b-h200x4"
 
 
@@ -95,6 +96,13 @@ def _welch(above: Sequence[float], below: Sequence[float]) -> list[float]:
     parts = [variance(side) / len(side) for side in logs]
     freedom = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True))
     centre, reach = fmean(logs[0]) - fmean(logs[1]), _student(freedom) * math.sqrt(sum(parts))
+    return [math.exp(centre + sign * reach) for sign in (0, -1, 1)]
+
+
+def _paired(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Return the geometric mean of the ratios of pairs and its 95 % interval, by Student's t."""
+    logs = [math.log(a / b) for a, b in zip(above, below, strict=True)]
+    centre, reach = fmean(logs), _student(len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
     return [math.exp(centre + sign * reach) for sign in (0, -1, 1)]
 
 
@@ -480,6 +488,40 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             lambda row, _: _welch([run.speed for run in row[1]], [run.speed for run in row[0]]),
             lambda row, _: [max(run.held_gb for run in runs) for runs in row],
         ],
+    ),
+    "five-strategies-blocks-h100": lambda: Table(
+        {
+            f"{size} {text}": (
+                repeats(BLOCKS, f"model-gpt2-{model}_strategy-{name}"),
+                first and repeats(BLOCKS, f"model-gpt2-{model}_strategy-{first}"),
+            )
+            for size, model, text, name, first in (
+                ("355M", "medium", "DDP", "ddp", ""),
+                ("355M", "medium", "ZeRO 1", "zero1", "ddp"),
+                ("355M", "medium", "ZeRO 2", "zero2", "ddp"),
+                ("774M", "large", "ZeRO 3", "zero3", ""),
+                ("774M", "large", "ZeRO 3, optimizer offloaded", "zero3-offload", "zero3"),
+            )
+        },
+        [
+            lambda row, _: [run.speed for run in row[0]],
+            lambda row, _: row[1] and _paired(*([run.speed for run in runs] for runs in row)),
+            lambda row, _: row[1] and _welch(*([run.speed for run in runs] for runs in row))[1:],
+            lambda row, _: [median(run.step_ms for run in row[0])],
+            lambda row, _: [max(run.held_gb for run in row[0])],
+            lambda row, _: [median(run.held_out for run in row[0])],
+        ],
+    ),
+    "fp8-h200": lambda: Table(
+        rows(
+            "fp8-h200/campaign.db.gz",
+            {
+                f"{text}, {precision}": f"strategy-{name}_precision-{precision}"
+                for text, name in (("DDP", "ddp"), ("ZeRO 2", "zero2"), ("FSDP2", "fsdp2"))
+                for precision in ("bf16", "fp8")
+            },
+        ),
+        [each("speed"), middle("step_ms"), middle("mfu"), most("held_gb"), middle("held_out")],
     ),
     "versions-h100": lambda: Table(
         rows(
