@@ -46,7 +46,7 @@ def runs_as_job(store: Store, campaign: CampaignRow) -> bool:
     """Return whether the reconciler can be a job: only one host may open SQLite. Raises Unreachable."""
     if campaign.executor != "slurm":
         return False
-    return not store.is_sqlite or reconciler_job.place_of(_options(campaign).get("partition")).here
+    return not store.is_sqlite or reconciler_job.place_of(_options(campaign).get("partition"))[0]
 
 
 def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
@@ -89,7 +89,7 @@ def _job(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder
     if waiting:
         return LeaseHolder.of_job(waiting[0])
     # One that runs without the lease has just seen that nothing is left. The next begins when it has ended (singleton).
-    limit_min = reconciler_job.place_of(options.get("partition")).limit_min
+    _, limit_min = reconciler_job.place_of(options.get("partition"))
     options["time"] = str(slurm_minutes(options.get("time", "")) or limit_min)
     command = [*own_python(), *_command(store, settings)]
     return LeaseHolder.of_job(reconciler_job.submit(name, _folder(campaign) / f"{name}.sbatch", command, options))

@@ -6,7 +6,6 @@ import os
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dscampaign.files.atomic_files import write_atomically
@@ -21,28 +20,18 @@ LONGEST_MIN = 1440
 """Time limit, unless the partition's is shorter."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """The nodes that the job may get.
+def place_of(partition: str | None) -> tuple[bool, int]:
+    """Return whether all nodes of a partition, or the default one, are this machine, and a time limit in minutes.
 
-    Attributes:
-        here: whether all of them are this machine.
-        limit_min: the partition's time limit, or a day.
+    Raises Unreachable.
     """
-
-    here: bool
-    limit_min: int
-
-
-def place_of(partition: str | None) -> Place:
-    """Ask sinfo about a partition, or the default one; raises Unreachable."""
     chosen = [f"--partition={partition}"] if partition else []
     done = ask(["sinfo", "--noheader", "-N", *chosen, "-o", "%P|%n|%l"])
     rows = [fields for line in done.stdout.splitlines() if len(fields := line.split("|")) == 3]
     rows = rows if partition else [row for row in rows if row[0].endswith("*")] or rows
     here = {socket.gethostname(), socket.gethostname().partition(".")[0]}
     limits = [minutes for row in rows if (minutes := slurm_minutes(row[2].strip()))]
-    return Place(bool(rows) and all(row[1] in here for row in rows), min([LONGEST_MIN, *limits]))
+    return bool(rows) and all(row[1] in here for row in rows), min([LONGEST_MIN, *limits])
 
 
 def queued(name: str) -> dict[str, str]:

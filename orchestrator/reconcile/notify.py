@@ -92,15 +92,16 @@ def send(notify: Mapping[str, Any], way: str, sent: Mapping[str, Any]) -> str:
     text = f"{sent['text']}\n{sent['next']}\n"
     if way == "command":
         env = {**inheritable(os.environ), "CAMPAIGN_MESSAGE": json.dumps(sent)}
-        return _why("the command", _run(["bash", "-c", notify["command"]], text, env)[0])
+        return _run("the command", ["bash", "-c", notify["command"]], text, env)[0]
     try:
         url = address(notify["url"])
     except UserError as error:
         return error.message
     program = [sys.executable, "-P", "-c", _APPRISE, "-v", "--storage-mode=memory", f"--title={sent['title']}"]
-    code, answer = _run(program, text, {**os.environ, "APPRISE_URLS": url})
-    reasons = [_STAMP.sub("", line) for line in answer.splitlines()] if code else []
-    return redacted(": ".join(filter(None, (_why("apprise", code), *reasons))), url)
+    trouble, answer = _run("apprise", program, text, {**os.environ, "APPRISE_URLS": url})
+    return (
+        redacted(": ".join([trouble, *(_STAMP.sub("", line) for line in answer.splitlines())]), url) if trouble else ""
+    )
 
 
 def require(notify: Mapping[str, Any]) -> None:
@@ -183,8 +184,8 @@ def _deliver(
             queries.add_event(conn, campaign_id, kind, f"message {item.event} by {item.way}, try {claim}: {result}")
 
 
-def _run(command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the exit code, None for a timeout, and the output of a process that is given the text."""
+def _run(subject: str, command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """Run a process that is given the text; return why it failed, or "", and its output."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -197,16 +198,10 @@ def _run(command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[int
     )
     try:
         out, _ = process.communicate(text, timeout=LONGEST_S)
-        return process.returncode, out.strip()
+        return f"{subject} ended with {process.returncode}" if process.returncode else "", out.strip()
     except subprocess.TimeoutExpired:
-        return None, ""
+        return f"{subject} took longer than {LONGEST_S:.0f} s", ""
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _why(subject: str, code: int | None) -> str:
-    if code is None:
-        return f"{subject} took longer than {LONGEST_S:.0f} s"
-    return f"{subject} ended with {code}" if code else ""

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import yaml
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.reconcile.lease import JOB_PREFIX
 from dscampaign.tests.faults.trial import SLURM
+from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, HANGS_S, wait_until
 
@@ -147,3 +149,23 @@ def test_a_successor_takes_over_before_the_time_limit(shell: Shell) -> None:
     shell.until("the successor", lambda: shell.jobs() not in ([job], []) and job not in shell.jobs())
     shell.go()
     shell.completes("long")
+
+
+@pytest.mark.nightly
+def test_a_password_reaches_the_job_and_is_seen_nowhere(
+    shell: Shell, slurm: SlurmCluster, postgres: PostgresServer
+) -> None:
+    secret = f"horse-{uuid.uuid4().hex}"
+    shell.env["CAMPAIGN_STORE"] = postgres.new_database().replace("postgres@", f"postgres:{secret}@")
+    shell.type("db", "upgrade")
+    both = [shell.start("submit", shell.spec(name), "--yes") for name in ("one", "two")]
+    told = [process.communicate()[1] for process in both]
+    [job] = shell.jobs()
+    shell.until("its start", lambda: f"retries: on (job {job})" in shell.type("status", "one"))
+    told += [slurm.run("scontrol", "show", "job", "-d", job), slurm.run("ps", "-eo", "args")]
+    shell.go()
+    shell.completes("one")
+    shell.completes("two")
+    told += [file.read_text() for file in (shell.folder / "campaign/.reconciler").iterdir()]
+    assert any(JOB_PREFIX in text for text in told)
+    assert not [text for text in told if secret in text]
