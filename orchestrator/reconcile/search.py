@@ -143,7 +143,7 @@ def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
 
 
 @dataclass
-class _Step:
+class SearchStep:
     """The changes that a pass makes to a search."""
 
     measured: list[tuple[TrialRun, list[float | None], float]] = field(default_factory=list)
@@ -155,6 +155,7 @@ class _Step:
 
     @property
     def changes(self) -> bool:
+        """Whether any run changes."""
         return bool(self.measured or self.promoted or self.pruned or self.new)
 
 
@@ -168,7 +169,7 @@ def advance(
     with writer.store.read() as conn:
         state = read_search(conn, campaign)
     assert state is not None
-    step = _Step()
+    step = SearchStep()
     unmeasured = [run for run in state.runs if run.unmeasured]
     if unmeasured and measure is None:
         raise RuntimeError("a search needs the figures of its runs")
@@ -180,7 +181,7 @@ def advance(
         state = replace(state, runs=tuple(_with(run, known.get(run.row.id)) for run in state.runs))
     used_up = state.search.budget is not None and gpu_hours() >= state.search.budget
     template = Template.read(document, local_gpus() if campaign.executor == "local" else 0)
-    _plan(state, template, step, used_up=used_up, exhausted=bool(document.get("exhausted")))
+    decide_search(state, template, step, used_up=used_up, exhausted=bool(document.get("exhausted")))
     return _write(writer, campaign, state, step)
 
 
@@ -194,7 +195,7 @@ def _figures(search: SearchConfig, figures: Mapping[str, float | None]) -> tuple
     return [value_of(name, figures) for name in search.objective], max(excess, 0.0)
 
 
-def _plan(state: SearchState, template: Template, step: _Step, *, used_up: bool, exhausted: bool) -> None:
+def decide_search(state: SearchState, template: Template, step: SearchStep, *, used_up: bool, exhausted: bool) -> None:
     """Fill in what follows: trials that go on first, then new ones, at the end the confirmation."""
     search, runs = state.search, state.runs
     active = sum(run.active for run in runs)
@@ -220,7 +221,7 @@ def _plan(state: SearchState, template: Template, step: _Step, *, used_up: bool,
     step.open = bool(active or step.promoted or step.new)
 
 
-def _finish(state: SearchState, template: Template, step: _Step, *, used_up: bool) -> None:
+def _finish(state: SearchState, template: Template, step: SearchStep, *, used_up: bool) -> None:
     best = best_first(state.search, state.trials)
     if not best and not used_up and state.search.halving:  # too few trials for all rungs: the best goes on
         waiting = _at_rungs(state)
@@ -274,7 +275,7 @@ def _next_rung(run: TrialRun, template: Template) -> Run:
     return template.trial(run.number, run.row.params, higher)
 
 
-def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step: _Step) -> bool:
+def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step: SearchStep) -> bool:
     document = campaign.provenance["search"]
     flags = {"open": step.open, "exhausted": step.exhausted}
     if not step.changes and all(document.get(name, False) == value for name, value in flags.items()):
@@ -297,7 +298,7 @@ def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step
     return step.changes
 
 
-def _events(state: SearchState, step: _Step) -> Iterator[queries.NewEvent]:
+def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
     for run, values, excess in step.measured:
         pairs = zip(state.search.objective, values, strict=True)
         text = ", ".join(f"{name} {'unknown' if value is None else f'{value:.5g}'}" for name, value in pairs)

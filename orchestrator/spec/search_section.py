@@ -119,11 +119,16 @@ class SearchConfig(SpecSection):
     """Trials, at most."""
     parallel: Positive = 8
     """Trials at a time, queued ones included."""
-    objective: Annotated[tuple[str, ...], BeforeValidator(_figures)] = ("loss",)
+    objective: Annotated[tuple[str, ...], BeforeValidator(_figures, json_schema_input_type=str | tuple[str, ...])] = (
+        "loss",
+    )
     """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
     bounds: Annotated[dict[str, Annotated[Real, Field(gt=0)]], AfterValidator(_bounds)] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
-    budget: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_hours)] = None
+    budget: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        BeforeValidator(_hours, json_schema_input_type=float | str | None),
+    ] = None
     """`200 GPU-hours`, after which no trial starts or goes on. The confirmation comes on top. Default: no limit."""
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the sampler; trials themselves use `train.seed`."""

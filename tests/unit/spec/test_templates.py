@@ -11,7 +11,7 @@ import pytest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.spec import templates
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.load import load_runs, load_spec
 from dscampaign.orchestrator.spec.model import Spec
 
 Output = pytest.CaptureFixture[str]
@@ -72,6 +72,9 @@ ON_A_CPU = {
 """What is called otherwise at the scale `smoke`, because it is something else."""
 
 NOT_ON_A_CPU = ("zero-infinity", "2nodes")
+
+SEARCH = "tune-deepspeed"
+"""The template that has no matrix."""
 
 scales = pytest.mark.parametrize("scale", templates.SCALES)
 names = pytest.mark.parametrize("name", POINTS)
@@ -168,12 +171,21 @@ def test_what_a_template_offers_in_comments_is_valid(name: str, change: str, poi
     assert len([run for run in expand(load_spec(Path("campaign.yaml"), [change])) if not run.repeat]) == points
 
 
+@scales
+def test_the_search_has_a_first_trial(scale: str) -> None:
+    templates.write(templates.find(SEARCH), scale, Path("campaign.yaml"))
+    spec, (trial,) = load_runs(Path("campaign.yaml"))
+    assert spec.search
+    assert set(trial.params) == {key.rpartition(".")[2] for key in spec.search.parameters}
+    assert trial.config.deepspeed["zero_optimization"]["reduce_bucket_size"] == trial.params["reduce_bucket_size"]
+
+
 # -- init --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
     assert main(["init", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == sorted([*POINTS, "starter", "local"])
-    assert {line.split()[0] for line in lines if line.split()[1] == "yes"} == set(POINTS)
+    assert [line.split()[0] for line in lines] == sorted([*POINTS, "starter", "local", SEARCH])
+    assert {line.split()[0] for line in lines if line.split()[1] == "yes"} == {*POINTS, SEARCH}
     assert not Path("campaign.yaml").exists()
