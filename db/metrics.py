@@ -13,6 +13,7 @@ from sqlalchemy import Connection, and_, select
 
 from .records import METRIC_COLUMNS, MetricRow, RunLatest, StepTimes
 from .schema import PRESENT, attempt, metric_extra, run, run_latest, run_metric, step_metric
+from .states import Stage
 
 TIMED_STEPS = 1000
 TIMED_ATTEMPTS = 8
@@ -72,6 +73,22 @@ def step_figures(conn: Connection, run_ids: Collection[int]) -> dict[int, list[S
     for run_id, *values in conn.execute(query.order_by(run_metric.c.run_id, run_metric.c.step)):
         by_run[run_id].append(StepFigures._make(values))
     return by_run
+
+
+def last_figures(conn: Connection, campaign_id: int, stage: Stage) -> dict[int, dict[str, float]]:
+    """Return the last finite value of each metric of the runs of a stage, by run id: their losses and their own."""
+    joined = run.join(attempt, and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash))
+    lines, extras = (joined.join(table, table.c.attempt_id == attempt.c.id) for table in (step_metric, metric_extra))
+    of_stage = and_(run.c.campaign_id == campaign_id, run.c.stage == stage)
+    figures: dict[int, dict[str, float]] = defaultdict(dict)
+    losses = select(run.c.id, step_metric.c.loss, step_metric.c.eval_loss).select_from(lines).where(of_stage)
+    for run_id, *values in conn.execute(losses.order_by(attempt.c.generation, step_metric.c.step)):
+        pairs = zip(("loss", "eval_loss"), values, strict=True)
+        figures[run_id] |= {name: value for name, value in pairs if value is not None}
+    own = select(run.c.id, metric_extra.c.name, metric_extra.c.value).select_from(extras).where(of_stage)
+    for run_id, name, value in conn.execute(own.order_by(attempt.c.generation, metric_extra.c.step)):
+        figures[run_id] |= {} if value is None else {name: value}
+    return dict(figures)
 
 
 def extra_names(conn: Connection, campaign_id: int) -> list[str]:

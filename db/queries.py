@@ -49,8 +49,9 @@ from .gpu_queries import (
     sampled_attempts,
 )
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
-from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
+from .metrics import extra_names, iter_metrics, last_figures, latest, metrics, newest_lines, step_figures, step_times
 from .records import (
+    GROWS,
     OPENED_ELSEWHERE,
     AttemptRow,
     CampaignRow,
@@ -105,11 +106,12 @@ def list_campaigns(conn: Connection) -> list[CampaignRow]:
 
 
 def unsettled_campaigns(conn: Connection) -> set[int]:
-    """Return the ids of the campaigns that have an unsettled run, or trials of a search to come."""
+    """Return the ids of the campaigns that have an unsettled run, or trials or follow-ups to come."""
     run, campaign = schema.run.c, schema.campaign.c
     query = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
-    searching = and_(campaign.desired == "active", campaign.provenance["search", "open"].as_boolean())
-    return {*conn.execute(query).scalars(), *conn.execute(select(campaign.id).where(searching)).scalars()}
+    to_come = or_(*(campaign.provenance[name, "open"].as_boolean() for name in GROWS))
+    growing = select(campaign.id).where(campaign.desired == "active", to_come)
+    return {*conn.execute(query).scalars(), *conn.execute(growing).scalars()}
 
 
 def lacking_variables(conn: Connection) -> set[int]:

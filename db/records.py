@@ -79,6 +79,10 @@ class StepTimes(NamedTuple):
     between_s: float | None = None
 
 
+GROWS: Final = ("search", "then")
+"""Parts of a campaign's provenance that add runs; `open` in them says whether some are to come."""
+
+
 @dataclass(frozen=True)
 class CampaignRow:
     """One spec, as it was submitted. `limits` holds the spec's section of that name."""
@@ -93,6 +97,11 @@ class CampaignRow:
     provenance: dict[str, Any]
     created_s: float
     limits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a search or follow-ups will add runs."""
+        return self.desired == "active" and any((self.provenance.get(name) or {}).get("open") for name in GROWS)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class Stage(StrEnum):
     SCREENING = "screening"
     TRIAL = "trial"
     """A trial of a search; the runs that confirm the best are full ones."""
+    THEN = "then"
+    """A follow-up of a completed run."""
     FULL = "full"
 
 

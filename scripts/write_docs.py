@@ -29,7 +29,15 @@ from dscampaign.orchestrator.cli.console import ALIASES
 from dscampaign.orchestrator.cli.main import campaign
 from dscampaign.orchestrator.errors import ExitCode
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
-from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.model import (
+    DatasetConfig,
+    LimitsConfig,
+    LocalConfig,
+    RunConfig,
+    Spec,
+    StageConfig,
+    TrainConfig,
+)
 from dscampaign.orchestrator.spec.search_section import ConfirmConfig, HalvingConfig, SearchConfig
 from dscampaign.orchestrator.spec.sections import (
     ContainerConfig,
@@ -179,6 +187,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "search": SearchConfig,
     "search.halving": HalvingConfig,
     "search.confirm": ConfirmConfig,
+    "then": StageConfig,
     "retention": RetentionConfig,
     "reconciler": ReconcilerConfig,
     "notify": NotifyConfig,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,12 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
+from dscampaign.orchestrator.reconcile.follow_ups import follow_ups_of
 from dscampaign.orchestrator.reconcile.notify import require
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
 from dscampaign.orchestrator.reconcile.search import new_run
 from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.follow_up import follow_up
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.objective import objective_of
 from dscampaign.orchestrator.spec.trials import CONFIRMS, Template, number_of
@@ -79,21 +81,27 @@ class Submission:
         return Template.of(self.spec, local_gpus() if self.spec.executor == "local" else 0)
 
     def with_trials(self, stored: Sequence[RunRow]) -> Submission:
-        """Return the submission with the trials of its search that are stored already, as the spec has them now."""
+        """Return the submission with the trials and follow-ups that are stored already, as the spec has them now."""
+        runs = {run.name: run for run in (*self.runs, *self._trials(stored))}
+        stages, paths = self.stages, CampaignPaths(self.dir, self.spec.name)
+        full = [run for run in runs.values() if run.stage is Stage.FULL]
+        return replace(self, runs=(*runs.values(), *follow_ups_of(stored, full, stages, paths)))
+
+    @property
+    def stages(self) -> dict[str, Any]:
+        """The follow-ups of a run, by name, for the store."""
+        return {stage: section.model_dump(mode="json") for stage, section in self.spec.then.items()}
+
+    def _trials(self, stored: Sequence[RunRow]) -> Iterator[Run]:
         if self.spec.search is None:
-            return self
+            return
         again, rows = self.template, [row for row in stored if row.stage is Stage.TRIAL or row.ordinal >= CONFIRMS]
-        runs = {run.name: run for run in self.runs}
         for row in rows:
             number = number_of(row.ordinal)
-            trial = row.stage is Stage.TRIAL
-            run = (
-                again.trial(number, row.params, row.target_step)
-                if trial
-                else again.confirmation(number, row.params, row.repeat)
-            )
-            runs[run.name] = run
-        return replace(self, runs=tuple(runs.values()))
+            if row.stage is Stage.TRIAL:
+                yield again.trial(number, row.params, row.target_step)
+            elif row.stage is Stage.FULL:
+                yield again.confirmation(number, row.params, row.repeat)
 
     def codes(self, *, make: bool) -> CodeCopies:
         """Return the copies of the code of its runs; `make`: not only looked up, but made."""
@@ -348,8 +356,20 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
             "python": sys.executable,
             "variables": sorted({*earlier, *_variables(submission, copies)}),
             **submission.rules,
+            "then": _then(submission, copies),
         },
     }
+
+
+def _then(submission: Submission, copies: CodeCopies) -> dict[str, Any] | None:
+    """Return the follow-ups as the reconciler needs them, with the code of each."""
+    if not (stages := submission.stages):
+        return None
+    run, codes = submission.runs[0], dict[str, str]()
+    for stage, section in stages.items():
+        made = follow_up(section, stage, run.name, run.config, run.params, run.repeat, "", "")
+        codes[stage] = copies.of(made.config).hash
+    return {"stages": stages, "codes": codes, "open": True}
 
 
 def _variables(submission: Submission, copies: CodeCopies) -> list[str]:

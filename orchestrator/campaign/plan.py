@@ -35,6 +35,7 @@ from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule, work_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.trials import CONFIRMS
 from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
@@ -223,15 +224,13 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = spec_diff(store, submission)
     codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
-    named = (*(run for _, run in (*change.keep, *change.replace)), *submission.runs)
-    order = {run.config_hash: run.ordinal or 0 for run in named if run.ordinal is not None}
-    order = order or {run.config_hash: index for index, run in enumerate(submission.runs)}
+    order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     screens = submission.spec.screen is not None
     items = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
     items = _with_times(store, campaign, change, items) if store else items
     planned = map(_with_needs, counted("runs planned", items))
-    runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
+    runs = sorted(planned, key=lambda item: _place(item.run, order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     notes += [*describe(different), *_kept_code(submission, change, codes)]
@@ -240,8 +239,20 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
+    if search := submission.spec.search:
+        confirm, many = search.confirm, count(search.trials, "trial")
+        again = f"then the best {confirm.top} again, {count(confirm.repeats, 'run')} each"
+        notes.append(f"search: at most {many}, {search.parallel} at a time; {again}")
     screening = _screening(submission, runs)
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), noted, screening)
+
+
+def _place(run: Run | None, order: Mapping[str, int]) -> int:
+    """Return the place of a run in the plan; follow-ups, and runs that the spec no longer names, come last."""
+    last = CONFIRMS * 2
+    if run is None:
+        return last
+    return order.get(run.config_hash, last) if run.ordinal is None else run.ordinal
 
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
@@ -276,7 +287,8 @@ def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
 
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:
-    pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
+    known = [(row, codes.get(run.config_hash)) for row, run in change.keep if has_code(row)]
+    pairs = [(row, code) for row, code in known if code]  # others have the code of the first run
     older = {row.code: code for row, code in pairs if row.code != code.hash}
     if older:
         number = count(sum(row.code in older for row, _ in pairs), "run")

@@ -20,6 +20,8 @@ from dscampaign.orchestrator.spec.field_types import Scalar
 from dscampaign.orchestrator.spec.load import runs_of_text, settings_of, with_inputs_of
 from dscampaign.orchestrator.spec.matrix import Point, points
 from dscampaign.orchestrator.spec.model import TrainConfig
+from dscampaign.orchestrator.spec.search_section import SearchConfig
+from dscampaign.orchestrator.spec.trials import point_of
 from dscampaign.orchestrator.spec.yaml_source import load, written
 
 from .diff import changes
@@ -124,6 +126,8 @@ def _spelling(keys: Mapping[str, Any], part: str) -> str:
 
 def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) -> Point:
     """Return the point with values as in the spec: those of a run have variables and paths filled in."""
+    if "search" in raw:
+        return point_of(SearchConfig.model_validate(raw["search"]), row.params)
     written, _ = points(raw.get("matrix") or {})
     filled, _ = points(with_inputs_of(raw, folder).get("matrix") or {})
     for point, candidate in zip(written, filled, strict=True):

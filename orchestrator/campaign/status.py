@@ -111,9 +111,8 @@ class CampaignStatus:
 
     @property
     def settled(self) -> bool:
-        """Whether every run is settled, and a search has no trials to come."""
-        searching = (self.campaign.provenance.get("search") or {}).get("open") and self.campaign.desired == "active"
-        return not searching and not any(run.state in UNSETTLED_RUN for run in self.runs)
+        """Whether every run is settled, and no trials or follow-ups are to come."""
+        return not self.campaign.grows and not any(run.state in UNSETTLED_RUN for run in self.runs)
 
     @property
     def all_completed(self) -> bool:
@@ -257,7 +256,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
         now_s = store.now(conn)
         return CampaignStatus(
-            campaign=campaign,
+            campaign=queries.campaign_by_id(conn, campaign.id) or campaign,
             runs=tuple(rows),
             first_micro_batch=_first_micro_batch(conn, campaign.id, rows),
             reconciler=queries.read_lease(conn, lease_name(campaign.id)),

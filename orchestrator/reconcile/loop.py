@@ -33,6 +33,7 @@ from .attempt_files import is_foreign
 from .campaign_folder import CampaignFolder, FolderId, run_folder, run_folders
 from .decide import decide, settled
 from .environment import Environments
+from .follow_ups import follow
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .notify import deliver
 from .observe import RunMetrics, observe
@@ -174,7 +175,8 @@ class Reconciler:
         recalled = self._recollection.recall(writer)
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
-        if advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600):
+        grown = follow(writer, stored.campaign, self.paths)
+        if advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600) or grown:
             recalled = self._recollection.recall(writer)  # a store that went back may have had these trials before
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()

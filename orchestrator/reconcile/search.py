@@ -282,7 +282,7 @@ def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step
         return False
     with writer.write() as conn:
         fresh = queries.lock_campaign(conn, campaign.id)
-        if fresh is None or (fresh.provenance, fresh.desired) != (campaign.provenance, campaign.desired):
+        if fresh is None or (fresh.spec_hash, fresh.desired) != (campaign.spec_hash, campaign.desired):
             return False  # its user has submitted again meanwhile: the next pass looks anew
         provenance = {**fresh.provenance, "search": {**document, **flags}}
         queries.update_campaign(conn, campaign.id, provenance=provenance)

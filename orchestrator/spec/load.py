@@ -18,6 +18,7 @@ from dscampaign.orchestrator.user_files import expanded
 from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
+from .follow_up import findings as stage_findings
 from .launch_line import launch_line
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
@@ -97,6 +98,7 @@ def runs_of_text(
                 runs = (first_trial(spec, gpus),)
             else:
                 runs = expand(spec, gpus, None if findings else check_options)
+            findings += [] if findings else list(stage_findings(spec, runs[0]))
         except InvalidSpec as error:
             findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:
@@ -267,7 +269,7 @@ class _Prepared:
         return {key: self._choice(item, field_path(str(key)), (*place, key)) for key, item in value.items()}
 
     def _value(self, value: Any, path: tuple[str, ...], place: FieldPath) -> Any:
-        if path == ("command",):
+        if path == ("command",) or (path[0] == "then" and path[-1] == "command"):
             return self._command(value, place)
         if isinstance(value, dict):
             return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}

@@ -350,6 +350,21 @@ def _by_short_names(values: dict[str, Scalar | None]) -> dict[str, Scalar | None
     return {name.rpartition(".")[2]: value for name, value in values.items()}
 
 
+class StageConfig(SpecSection):
+    """A script that follows each completed run, as a job of its own."""
+
+    command: Annotated[tuple[Word, ...], BeforeValidator(words_of, json_schema_input_type=str | tuple[str, ...])]
+    """The script and its arguments. `{checkpoint}` is the newest checkpoint of the run, or its folder if it has none;
+    `{run}` its name; all [placeholders](own-scripts.md#placeholders) of the run have its values."""
+    ranks_per_node: Positive = 1
+    """Processes per node, each started by `python` unless `command` names a launcher."""
+    slurm: dict[str, Any] = Field(default={})
+    """Fields of `slurm` that differ from the run's: `{gpus_per_node: 1, time: 10}`."""
+
+
+_STAGE_NAME: Final = r"^[a-z][a-z0-9_]{0,19}$"
+
+
 class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of its variations."""
 
@@ -378,6 +393,8 @@ class Spec(RunConfig):
     """[Short runs](#screening) that choose which points run in full."""
     search: SearchConfig | None = None
     """[A search](search.md): trials with sampled parameters instead of a matrix."""
+    then: dict[Annotated[str, Field(pattern=_STAGE_NAME)], StageConfig] = Field(default={})
+    """[Follow-ups](own-scripts.md#follow-ups) of each completed run, by name: `{eval: {command: ...}}`."""
     retention: RetentionConfig | None = None
     """How `campaign db prune` thins old metrics."""
     reconciler: ReconcilerConfig = ReconcilerConfig()

@@ -100,7 +100,7 @@ class Template:
     def _run(
         self, name: str, params: Mapping[str, Any], steps: int | None, stage: Stage, repeat: int | None = None
     ) -> Run:
-        point = _point(self.search, params)
+        point = point_of(self.search, params)
         config = config_of(self._base(steps, repeat is not None), point, self.local_gpus, SharedSections(), {})
         return run_of(config, as_read(point, config), repeat or 0, stage, self.local_gpus, {}, name)
 
@@ -116,7 +116,8 @@ class Template:
         return {**self.base, "train": train}
 
 
-def _point(search: SearchConfig, params: Mapping[str, Any]) -> Point:
+def point_of(search: SearchConfig, params: Mapping[str, Any]) -> Point:
+    """Return the point of a trial with these values, by short name."""
     keys = [key for key in search.parameters if short_name(key) in params]
     settings = (AxisSetting(key, field_path(key), params[short_name(key)], (*_PLACE, key)) for key in keys)
     return Point(tuple(settings))
@@ -165,7 +166,7 @@ def _beside(spec: Spec) -> Iterator[Finding]:
 
 
 def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
-    point = _point(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
+    point = point_of(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
     yield from key_findings([point], placeholders.used(spec))
     for setting in point.settings:
         if setting.path in (("train", "steps"), ("train", "epochs")) and search.halving:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow
-from dscampaign.db.states import Stage
+from dscampaign.db.states import ABSENT, RunState, Stage
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.measure.cost import Cost
@@ -23,6 +26,24 @@ from .wording import intervals
 from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
 
 HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """A run that followed another, with the last values of its metrics."""
+
+    name: str
+    params: Mapping[str, Any]
+    state: RunState
+    figures: Mapping[str, float]
+
+
+def follow_ups_of(conn: Connection, campaign: CampaignRow) -> list[FollowUp]:
+    """Return the follow-ups of a campaign's runs, in the order of their names."""
+    rows = [row for row in queries.runs(conn, campaign.id) if row.stage is Stage.THEN and row.desired != ABSENT]
+    figures = queries.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
+    named = sorted(rows, key=lambda row: row.name)
+    return [FollowUp(row.name, row.params, row.state, figures.get(row.id, {})) for row in named]
 
 
 @dataclass(frozen=True)
@@ -59,6 +80,7 @@ class Results:
     cost: Cost
     objective: Objective | None = None
     search: SearchState | None = None
+    follow_ups: tuple[FollowUp, ...] = ()
 
     @property
     def comparisons(self) -> list[BaselineComparison]:
@@ -98,6 +120,7 @@ def results_of(
     baseline: str | None = None,
     by: Objective | None = None,
     search: SearchState | None = None,
+    follow_ups: Sequence[FollowUp] = (),
 ) -> Results:
     """Compare a campaign's runs with the named or default baseline; recommend by `by`, else by the spec's objective.
 
@@ -110,7 +133,9 @@ def results_of(
     named = condition_named(baseline, conditions, campaign.name).name if baseline is not None else None
     workloads = workloads_of(conditions, named, campaign.provenance.get("baseline"))
     compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
-    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, before), by, search)
+    return Results(
+        campaign, full, compared, tuple(_times(workloads)), _sum(full, before), by, search, tuple(follow_ups)
+    )
 
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:

@@ -56,6 +56,7 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
         _memory(results, looks, drawn),
         _settings(results, looks),
         _time_to_loss(results, looks),
+        _follow_ups(results),
         problems(results),
         _hours(results),
         _gpus(results, looks),
@@ -331,6 +332,25 @@ def _remarks(results: Results) -> Iterator[Problem]:
         yield "no metrics", silent, no_metrics(silent), ""
 
 
+_BESIDE: Final = "trials of the search, follow-ups"
+
+
+def _follow_ups(results: Results) -> Section:
+    """The last values that each follow-up reported."""
+    names = dict.fromkeys(name for one in results.follow_ups for name in one.figures)
+    columns: dict[str, Callable[[Any], TableCell | str]] = {
+        "follow-up": lambda one: one.name,
+        "state": lambda one: str(one.state),
+        **{name: _figure_of(name) for name in names},
+    }
+    text = "Jobs of their own, after a run has completed: the last value of each metric."
+    return Section("What did the follow-ups find?", text, tables=table_of(columns, results.follow_ups))
+
+
+def _figure_of(name: str) -> Callable[[Any], TableCell | str]:
+    return lambda one: TableCell(f"{one.figures[name]:.5g}", one.figures[name]) if name in one.figures else ""
+
+
 def _hours(results: Results) -> Section:
     cost = results.cost
     parts = [
@@ -338,7 +358,7 @@ def _hours(results: Results) -> Section:
         ("warm-up and compiling", cost.warm_up),
         ("starting, evaluating, saving", cost.around),
         ("search for the micro-batch", cost.search),
-        ("trials of the search" if results.search else "screening", cost.screening),
+        (_BESIDE if results.search or results.follow_ups else "screening", cost.screening),
         ("step times unknown", cost.untimed),
         *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]

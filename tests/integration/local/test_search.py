@@ -40,12 +40,23 @@ search:
   trials: 8
   parallel: 4
   halving: {{from: 5, to: 15}}
-  confirm: {{top: 2, repeats: 2}}
+  confirm: {{top: 2, repeats: 1}}
+then:
+  eval: {{command: "eval.py {{checkpoint}} {{rate}}"}}
+"""
+
+EVALUATION = """\
+import sys
+from pathlib import Path
+from dscampaign import report
+assert Path(sys.argv[1], "done").exists()
+report(1, accuracy=float(sys.argv[2]))
 """
 
 
 def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "eval.py").write_text(EVALUATION)
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC.format(launcher=stand_in(tmp_path)))
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
@@ -59,7 +70,10 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
         assert done.steps(run.name) == list(range(1, (run.target_step or 0) + 1))
     whole = sorted((run for run in small if run.target_step == 15), key=lambda run: abs(run.params["rate"] - 0.3))
     confirmed = {run.name for run in done.runs.values() if run.stage is Stage.FULL}
-    assert confirmed == {f"{run.name}-confirm{repeat}" for run in whole[:2] for repeat in ("", "-r1")}
+    assert confirmed == {f"{run.name}-confirm" for run in whole[:2]}
+    follow_ups = {run.name: run for run in done.runs.values() if run.stage is Stage.THEN}
+    assert follow_ups.keys() == {f"{name}-eval" for name in confirmed}
+    assert {run.state for run in follow_ups.values()} == {RunState.COMPLETED}
     at = ["--dir", str(tmp_path), "--store", store.url_without_password]
     assert main(["report", "tuned", "--output", str(tmp_path / "report"), *at]) == 0
     document = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -67,6 +81,8 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
     page = (tmp_path / "report" / "report.md").read_text()
     assert "What did the search find?" in page
     assert f"{len(trials) - len(small)} infeasible" in page
+    for name, run in follow_ups.items():
+        assert f"| {name} | completed | {run.params['rate']:.5g} |" in page
     capsys.readouterr()
     assert main(["status", "tuned", "--json", *at]) == 0
     assert json.loads(capsys.readouterr().out)["settled"] is True

@@ -1,0 +1,78 @@
+"""Adds the follow-ups of runs that have completed. Each has a name of its own, so none is added twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dscampaign.db import open_runs, queries
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
+from dscampaign.jobs.shared.checkpoint import newest_first
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.follow_up import follow_up, name_of
+
+from .lease import FencedWriter
+from .search import new_run
+
+
+def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) -> bool:
+    """Add what follows the runs that have completed since the last pass; return whether anything does."""
+    document = campaign.provenance.get("then")
+    if not document or campaign.desired != "active":
+        return False
+    with writer.store.read() as conn:
+        runs = queries.status(conn, campaign.id)
+        names = {run.name for run in runs}
+        full = [run for run in runs if run.stage is Stage.FULL and run.desired != ABSENT]
+        done = [
+            run
+            for run in full
+            if run.state is RunState.COMPLETED
+            and any(name_of(run.name, stage, run.repeat) not in names for stage in document["stages"])
+        ]
+        rows = open_runs.runs_of(conn, [run.run_id for run in done])
+    new = [
+        new_run(run, row.ordinal, document["codes"].get(stage, row.code))
+        for row in rows
+        for stage, run in _of_run(row, document["stages"], paths)
+        if run.name not in names
+    ]
+    is_open = any(run.state in UNSETTLED_RUN for run in full)
+    if not new and document["open"] == is_open:
+        return False
+    with writer.write() as conn:
+        fresh = queries.lock_campaign(conn, campaign.id)
+        if fresh is None or (fresh.spec_hash, fresh.desired) != (campaign.spec_hash, campaign.desired):
+            return False  # its user has submitted again meanwhile: the next pass looks anew
+        provenance = {**fresh.provenance, "then": {**document, "open": is_open}}
+        queries.update_campaign(conn, campaign.id, provenance=provenance)
+        queries.insert_runs(conn, campaign.id, new)
+    return bool(new)
+
+
+def _of_run(row: RunRow, stages: Mapping[str, Any], paths: CampaignPaths) -> Iterator[tuple[str, Run]]:
+    config, checkpoint = run_config(row), checkpoint_of(paths, row)
+    for stage, section in stages.items():
+        yield stage, follow_up(section, stage, row.name, config, row.params, row.repeat, row.config_hash, checkpoint)
+
+
+def checkpoint_of(paths: CampaignPaths, row: RunRow) -> str:
+    """Return the newest checkpoint of a run; its folder if it has none."""
+    run = paths.run(row.name)
+    return str(next(iter(newest_first(run.checkpoints(row.config_hash))), run.dir))
+
+
+def follow_ups_of(
+    rows: Sequence[RunRow], runs: Sequence[Run], stages: Mapping[str, Any], paths: CampaignPaths
+) -> Iterator[Run]:
+    """Yield the follow-ups among stored runs, as a spec with these runs and stages has them now."""
+    stored = {row.name: row for row in rows}
+    for run in runs:
+        row = stored.get(run.name)
+        for stage, section in stages.items():
+            if row and name_of(run.name, stage, run.repeat) in stored:
+                where = checkpoint_of(paths, row)
+                yield follow_up(section, stage, run.name, run.config, run.params, run.repeat, row.config_hash, where)

@@ -1,0 +1,95 @@
+"""The runs that follow a completed run: its evaluation or export, each a job of its own. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dscampaign.db.states import Stage
+from dscampaign.orchestrator.errors import Finding, InvalidSpec
+
+from . import placeholders
+from .expand import Run
+from .matrix import Point
+from .model import RunConfig, Spec
+from .validate import check
+from .wrong_values import validation_findings
+
+_CHECKPOINT: Final = "checkpoint"
+_OF_TRAINING: Final = frozenset(
+    """steps epochs schedule_steps warmup_steps micro_batch global_batch checkpoint_every keep_best eval_every
+    profile_at sequence_parallel tensor_parallel""".split()  # noqa: SIM905
+)
+"""Fields of `train` that a script which trains nothing has no use for."""
+
+
+def name_of(name: str, stage: str, repeat: int) -> str:
+    """Return the name of the follow-up of a run."""
+    suffix = f"-r{repeat}" if repeat else ""
+    return f"{name.removesuffix(suffix)}-{stage}{suffix}"
+
+
+def follow_up(
+    section: Mapping[str, Any],
+    stage: str,
+    name: str,
+    config: RunConfig,
+    params: Mapping[str, Any],
+    repeat: int,
+    config_hash: str,
+    checkpoint: str,
+) -> Run:
+    """Return the run of a stage after a run of this name, configuration, values and digest.
+
+    Args:
+        section: the stage's fields, as the store has them.
+        checkpoint: for `{checkpoint}`.
+
+    Raises:
+        InvalidSpec: A placeholder has no value.
+        ValidationError: The fields contradict each other.
+    """
+    base = config.model_dump(mode="json", exclude_none=True, exclude={"prune", "deepspeed", "launcher_options"})
+    train = {key: value for key, value in base["train"].items() if key not in _OF_TRAINING}
+    slurm = {**base["slurm"], **(section.get("slurm") or {})}
+    own = {"command": list(section["command"]), "ranks_per_node": section["ranks_per_node"], "metrics": {}}
+    made = RunConfig.model_validate({**base, "launcher": None, **own, "train": train, "slurm": slurm})
+    made = made.model_copy(update={"launcher": made.launcher or "python"})
+    known = {**placeholders.values_of(config, Point(), repeat), **params, "run": name, _CHECKPOINT: checkpoint}
+    made = placeholders.fill(made, known)
+    identity = [name, stage, section["command"], config_hash]
+    return Run(
+        name=name_of(name, stage, repeat),
+        params={**params, "stage": stage},
+        repeat=repeat,
+        config=made,
+        config_hash=hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16],
+        target_step=None,
+        nodes=made.nodes,
+        ranks_per_node=made.ranks(),
+        world_size=made.world_size(),
+        global_batch=None,
+        micro_batch=None,
+        accumulation=None,
+        stage=Stage.THEN,
+    )
+
+
+def findings(spec: Spec, run: Run) -> Iterator[Finding]:
+    """Find the errors of the stages, after the first run of a spec."""
+    for stage, section in spec.then.items():
+        place = ("then", stage)
+        try:
+            fields = section.model_dump(mode="json")
+            made = follow_up(fields, stage, run.name, run.config, run.params, run.repeat, "", _CHECKPOINT)
+            wrong = check(made.config, made.world_size)
+        except ValidationError as error:
+            wrong = validation_findings(error, {})
+        except InvalidSpec as error:
+            wrong = list(error.findings)
+        for finding in wrong:
+            yield Finding(((*place, *finding.places[0]), (*place, "command")), finding.message, finding.hint)
