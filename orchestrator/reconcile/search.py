@@ -209,11 +209,11 @@ def decide_search(state: SearchState, template: Template, step: SearchStep, *, u
     trials, number = list(state.trials), 1 + max((run.number for run in runs), default=-1)
     step.exhausted = exhausted
     while len(step.promoted) + len(step.new) < free and number < search.trials and not (used_up or step.exhausted):
-        run = template.next_trial(trials, number)
-        step.exhausted = run is None
-        if run:
-            step.new.append(run)
-            trials.append(Trial(number, run.params, Outcome.OPEN))
+        following = template.next_trial(trials, number)
+        step.exhausted = following is None
+        if following:
+            step.new.append(following)
+            trials.append(Trial(number, following.params, Outcome.OPEN))
             number += 1
     over = used_up or step.exhausted or number >= search.trials
     if over and not (active or step.promoted or step.new):
@@ -304,8 +304,8 @@ def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
         text = ", ".join(f"{name} {'unknown' if value is None else f'{value:.5g}'}" for name, value in pairs)
         data = {"step": _step(run.row), "values": values, "excess": excess}
         yield queries.NewEvent(MEASURED, f"trial {run.number}: {text}", run.row.id, data=data)
-    for row, run in step.promoted:
-        yield queries.NewEvent("trial.promoted", f"goes on to step {run.target_step:,}", row.id)
+    for row, longer in step.promoted:
+        yield queries.NewEvent("trial.promoted", f"goes on to step {longer.target_step:,}", row.id)
 
 
 def new_run(run: Run, ordinal: int, code: str) -> NewRun:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .field_types import Scalar
 from .matrix import short_name
@@ -87,6 +87,7 @@ def study_of(search: SearchConfig, trials: Sequence[Trial], sampler: Any = None)
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    directions: list[Literal["maximize", "minimize"]]
     directions = ["maximize" if more else "minimize" for more in search.maximize]
     study = optuna.create_study(directions=directions, sampler=sampler)
     space, worst = _space(search), _worst(search, trials)
@@ -132,7 +133,8 @@ def _space(search: SearchConfig) -> dict[str, BaseDistribution]:
             case "int":
                 space[short_name(key)] = IntDistribution(*given)
             case _:
-                space[short_name(key)] = FloatDistribution(*given, log=kind == "log_uniform")
+                low, high = given
+                space[short_name(key)] = FloatDistribution(low, high, log=kind == "log_uniform")
     return space
 
 
