@@ -57,7 +57,7 @@ const states = new Set();
 
 function line(row) {
   if (!lines.has(row.id)) {
-    const link = node("a", { href: `#run-${row.id}` }), why = node("small", {}), doing = node("small", {}), word = node("b", {});
+    const link = node("a", data.live || data.details[row.id] ? { href: `#run-${row.id}` } : {}), why = node("small", {}), doing = node("small", {}), word = node("b", {});
     const state = node("span", {}, node("i", {}), word);
     lines.set(row.id, { link, why, doing, word, state, row: node("tr", {}) });
   }
@@ -288,7 +288,7 @@ function route() {
   $("run").hidden = !row;
   $("campaign").hidden = Boolean(row) || data.campaign === null;
   $("list").hidden = data.campaign !== null;
-  const crumbs = data.campaigns.length > 1 || data.campaign === null ? [node("a", { href: data.home }, "Campaigns")] : [];
+  const crumbs = data.campaigns.length > 1 && data.campaign !== null ? [node("a", { href: data.home }, "Campaigns")] : [];
   if (row) crumbs.push(node("a", { href: "#" }, data.campaign));
   put("where", ...crumbs.flatMap((one, place) => (place ? [" / ", one] : [one])));
   document.title = inert([row?.title, data.campaign ?? "Campaigns"].filter(Boolean).join(" · "));
@@ -308,7 +308,7 @@ function campaigns(all) {
   put("campaigns", ...all.map((one) => {
     const counts = STATES.filter((state) => one.counts[state]).map((state) => node("span", { class: `state ${state}` }, node("i", {}), `${one.counts[state].toLocaleString("en")} ${state}\u2003`));
     const href = data.live ? `?${new URLSearchParams({ campaign: one.name })}` : one.href;
-    return node("tr", {}, node("td", {}, node("a", { href }, one.name)), node("td", {}, ...counts), ...one.cells.map((cell) => node("td", {}, cell)));
+    return node("tr", {}, node("td", {}, node("a", { href }, one.name)), node("td", { class: "long" }, ...counts), ...one.cells.map((cell, place) => node("td", { class: place === 2 ? "r" : "" }, cell)));
   }));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -53,7 +54,7 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
     if location.name:
         find(store, location.name)
     if folder:
-        files = export(LiveStore(store), texts, location.name, folder)
+        files = export(LiveStore(store, math.inf), texts, location.name, folder)
         echo_err(f"{files[0]}, {count(len(files), 'page')}")
         return EXIT_OK
 

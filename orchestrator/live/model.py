@@ -179,10 +179,13 @@ class LiveStore:
     """A store as live views read it. Its methods may be called from any thread, one at a time does its work.
 
     All raise StoreError while the store is away, and UserError for a campaign that does not exist.
+
+    Args:
+        fresh_s: for so long, what was read of a campaign is taken as it was; for ever, all of it is of one moment.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, fresh_s: float = 0.0) -> None:
+        self.store, self._fresh_s = store, fresh_s
         self._version = time.time_ns() // 1_000_000
         self._known: dict[int, _Known] = {}
         self._results: dict[int, tuple[tuple[Any, ...], Results]] = {}
@@ -296,9 +299,11 @@ class LiveStore:
         return LiveCurve(run.run_id, f"{curve.width}:{curve.begin_of_last}", whole, shown)
 
     def _read(self, campaign: CampaignRow) -> _Known:
+        known = self._known.get(campaign.id)
+        if known and time.monotonic() - known.read_s < self._fresh_s:
+            return known
         with self.store.read() as conn:
             mark = (campaign.spec_hash, *queries.status_mark(conn, campaign.id))
-        known = self._known.get(campaign.id)
         if known is None or known.mark != mark or time.monotonic() - known.read_s > STALE_S:
             known = self._known[campaign.id] = self._refreshed(campaign, mark, known)
         return known
