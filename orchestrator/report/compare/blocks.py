@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .conditions import Condition
-from .statistics import LEAST_REPEATS, fisher
+from .statistics import LEAST_REPEATS, fisher, student
 
 Block = tuple[int, str]
 """The number of the repeat, and its job or its nodes."""
@@ -24,6 +24,9 @@ ROUND: Final = "round"
 
 DRIFT: Final = 0.02
 """Chance at which equal blocks seem to differ (F test): pairs chosen because they agree by luck are too sure."""
+
+_CLEAR: Final = 0.05
+"""Chance at which speeds that are steady within blocks seem to drift: else nothing is removed, and nothing spent."""
 
 _LEAST_CONDITIONS: Final = 3
 """Of two, their differences alone would have to show how fast the machine drifts within a block."""
@@ -111,6 +114,8 @@ def _fit(runs: Sequence[tuple[str, Block, float, float]], *, drifts: bool) -> tu
     _, without, fewer = _least_squares(columns[:, : time.shape[1]], logs)
     slopes, rest, more = _least_squares(columns, logs)
     free, apart = len(runs) - int(condition.max()) - 1 - more, more - fewer
+    if drifts and _least_squares(columns[:, 1:], logs)[1] - rest <= student(free, _CLEAR / 2) ** 2 * rest / free:
+        return _fit(runs, drifts=False)
     differ = free > 0 and apart > 0 and (without - rest) / apart > fisher(free, DRIFT) * rest / free + _EXACT
     return differ, time @ slopes[: time.shape[1], 0]
 

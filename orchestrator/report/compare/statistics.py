@@ -173,11 +173,11 @@ def _contrast(cells: _Cells, additive: bool, tail: float, spent: float | None) -
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
-    reach = _student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
+    reach = student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
     return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
 
-def _student(degrees: float, tail: float) -> float:
+def student(degrees: float, tail: float) -> float:
     """Return the value that Student's t exceeds with the probability `tail`; a little more, to a tenth of a degree."""
     return _student_of(max(1.0, math.floor(10 * degrees) / 10), tail)
 
