@@ -10,12 +10,12 @@ import pytest
 from dscampaign.orchestrator.report.compare.statistics import (
     LOSS_MARGIN_NATS,
     Standing,
-    _student,
     estimate,
     loss_margin,
     loss_test,
     order,
     ratio,
+    student,
 )
 
 
@@ -125,7 +125,7 @@ def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: 
     [(2, 0.025, 4.302653), (4, 0.025, 2.776445), (10, 0.001, 4.143700), (60, 0.025, 2.000298), (2, 1e-4, 70.7001)],
 )
 def test_quantiles_of_student_s_t_are_those_of_the_tables(degrees: float, tail: float, expected: float) -> None:
-    assert _student(degrees, tail) == pytest.approx(expected, rel=1e-4)
+    assert student(degrees, tail) == pytest.approx(expected, rel=1e-4)
 
 
 def test_pairs_take_out_what_the_seed_does() -> None:
