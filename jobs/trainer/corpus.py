@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import TextIO
 
 CHUNK_CHARS = 1 << 20
-SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
+RECORDS = (".jsonl", ".json", ".parquet")
+SUFFIXES = (".txt", *RECORDS)
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Corpus:
     with null as text, which collections from the web have, are skipped.
 
     Attributes:
+        split: of a folder, the files whose path begins so; a slice (`train[:20%]`) takes part of the records, and of a
+            text file's lines.
         pad_to: each document, and each line of a text file, is to become a sample of so many tokens; None to join them.
     """
 
@@ -35,12 +39,27 @@ class Corpus:
         """Return the text's identity as JSON: for local files path, size and time, else the hub's names."""
         files = self._files()
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+        stats += [self._sliced()[1]] if stats and self._sliced()[1] else []
         padded = [self.pad_to] if self.pad_to else []
         return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
-    def files(self) -> set[Path]:
-        """The local files; none of a data set of the hub. Raises FileNotFoundError as ``documents`` does."""
-        return {file.resolve() for file in self._files()}
+    def stretches(self) -> list[tuple[Path, int, int]]:
+        """Return the local files with their first record and the one after their last; none of a data set of the hub.
+
+        Raises:
+            FileNotFoundError: as ``documents`` does.
+        """
+        files, instruction = self._files(), self._sliced()[1]
+        if not files or not instruction:
+            return [(file, 0, sys.maxsize) for file in files]
+        counts = [sum(1 for _ in self._records(file)) for file in files]
+        begin, end = _bounds(instruction, sum(counts))
+        befores = accumulate(counts, initial=0)
+        stretches = [
+            (file, max(begin - before, 0), min(end - before, count))
+            for file, count, before in zip(files, counts, befores, strict=False)
+        ]
+        return [(file, first, past) for file, first, past in stretches if first < past]
 
     def documents(self) -> Iterator[Iterator[str]]:
         """Yield each document as an iterator over its pieces of text (a long file never lies in memory whole).
@@ -48,10 +67,14 @@ class Corpus:
         Raises:
             ValueError: a file's content does not fit its suffix, or a record lacks text in ``text_field``.
         """
-        files = self._files()
-        for file in files:
-            yield from self._read(file)
-        if not files:
+        for file, first, past in self.stretches():
+            if (first, past) == (0, sys.maxsize):
+                yield from self._read(file)
+            elif file.suffix not in RECORDS and not self.pad_to:
+                yield islice(_lines(file), first, past)
+            else:
+                yield from islice(self._records(file), first, past)
+        if not self._files():
             yield from self._read_hub()
 
     def _files(self) -> list[Path]:
@@ -63,12 +86,23 @@ class Corpus:
                 raise FileNotFoundError(f"no data set at {self.path}")
             return []
         files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
-        if self.split:
-            files = [file for file in files if file.relative_to(path).as_posix().startswith(self.split)]
+        if begin := self._sliced()[0]:
+            files = [file for file in files if file.relative_to(path).as_posix().startswith(begin)]
         if not files:
             split = f" of split {self.split}" if self.split else ""
             raise FileNotFoundError(f"{path}: no {', '.join(SUFFIXES)} file{split}")
         return files
+
+    def _sliced(self) -> tuple[str, str]:
+        """Return the split without its slice, and `train` with its slice if it has one."""
+        begin, bracket, rest = (self.split or "").partition("[")
+        return begin, bracket and f"train[{rest}"
+
+    def _records(self, file: Path) -> Iterator[Iterator[str]]:
+        """Read a file by the records that a slice counts: a text file's are its lines."""
+        if file.suffix in RECORDS or self.pad_to:
+            return self._read(file)
+        return (iter([line]) for line in _lines(file))
 
     def _read(self, file: Path) -> Iterator[Iterator[str]]:
         if file.suffix == ".parquet":
@@ -119,6 +153,19 @@ class Corpus:
     def _lacks_field(self, names: Iterable[str], place: str) -> ValueError:
         fields = ", ".join(sorted(names)) or "nothing"
         return ValueError(f"{place}: no field {self.text_field!r}, there is {fields}; see train.dataset.text_field")
+
+
+def _bounds(instruction: str, count: int) -> tuple[int, int]:
+    """Return the first record of a slice and the one after its last, of so many records."""
+    from datasets import ReadInstruction
+
+    [part] = ReadInstruction.from_spec(instruction).to_absolute({"train": count})
+    return part.from_ or 0, count if part.to is None else part.to
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with _opened(file) as text:
+        yield from text
 
 
 def _record(line: str, place: str) -> Mapping[str, object]:

@@ -165,8 +165,17 @@ def _corpora(dataset: TrainerDataset, pad_to: int | None) -> list[Corpus]:
 
 def _require_apart(corpora: Sequence[Corpus]) -> None:
     """Raise ValueError if part of the held-out text would be trained on, unless the spec gives both the same text."""
-    if len(set(corpora)) > 1 and (both := set.intersection(*(corpus.files() for corpus in corpora))):
-        ways = "name other files, or use train.dataset.eval_fraction"
+    if len(set(corpora)) < 2:
+        return
+    trained, held_out = (corpus.stretches() for corpus in corpora)
+    both = {
+        file.resolve()
+        for file, first, past in trained
+        for other, begin, end in held_out
+        if file.samefile(other) and first < end and begin < past
+    }
+    if both:
+        ways = "name other files or slices, or use train.dataset.eval_fraction"
         raise ValueError(f"train.dataset: {min(both)} would be trained on and held out; {ways}")
 
 

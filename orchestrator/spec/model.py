@@ -76,8 +76,8 @@ class DatasetConfig(SpecSection):
     name: Name | None = None
     """Configuration of a hub data set (`wikitext-103-raw-v1`)."""
     split: Name | None = None
-    """Split to train on; of a folder, the files whose path begins so. Default: `train`; all files of a folder without
-    `eval_split`."""
+    """Split to train on, or a slice of its records (`train[:20%]`); of a folder, the files whose path begins so.
+    Default: `train`; all files of a folder without `eval_split`."""
     text_field: str = "text"
     """Field that holds the text."""
     eval_path: Name | None = None

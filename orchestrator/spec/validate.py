@@ -26,6 +26,8 @@ _REQUIRED: Final = {
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
 _SEED: Final = re.compile(r"(?:\w+[_-])?seed")
+_SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\]")
+
 _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
 
 
@@ -230,11 +232,15 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
         split, path, at = getattr(dataset, field), Path(place), (("train", "dataset", field),)
         if not (split and path.is_absolute() and path.exists()):
             continue  # of the hub, or on another machine
-        if path.is_file():
-            yield Finding(at, f"{path.name} is a file, which has no splits", "name a folder, or another file")
-        elif not any(file.relative_to(path).as_posix().startswith(split) for file in path.rglob("*")):
-            hint = "name the beginning of a file's path in it; slices such as train[:20%] are for the hub"
-            yield Finding(at, f"no file in {path} begins with {split}", hint)
+        begin, bracket, _ = split.partition("[")
+        if bracket and not _SLICE.fullmatch(split):
+            yield Finding(at, f"{split} is not a slice", "write train[:20%], train[100:] or train[10%:50%]")
+        elif path.is_file():
+            if not bracket:
+                hint = "name a folder, another file, or a slice of this one (train[:80%])"
+                yield Finding(at, f"{path.name} is a file, which has no splits", hint)
+        elif not any(file.relative_to(path).as_posix().startswith(begin) for file in path.rglob("*")):
+            yield Finding(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
 
 
 def _nameless(text: str) -> tuple[str, str]:

@@ -73,6 +73,24 @@ def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatc
         tokens(replace(named, text_field="body"), tmp_path / "data")
 
 
+def test_a_slice_of_local_data_takes_records_of_all_files_and_lines_of_a_text(tmp_path: Path) -> None:
+    (folder := tmp_path / "text").mkdir()
+    (folder / "train-0.txt").write_text("a\nb\nc\n")
+    (folder / "train-1.jsonl").write_text('{"text": "d"}\n{"text": null}\n{"text": "e"}\n')
+    pq.write_table(pa.table({"text": ["f", "g", "h"]}), folder / "train-2.parquet")
+    (folder / "valid.txt").write_text("v")
+    of = partial(corpus, folder)
+    assert tokens(of(split="train[:50%]"), tmp_path / "data") == [*b"a\nb\nc\n", EOS, *b"d", EOS]
+    assert tokens(of(split="train[1:6]"), tmp_path / "data") == [*b"b\nc\n", EOS, *b"d", EOS, *b"e", EOS, *b"f", EOS]
+    assert tokens(corpus(folder / "train-0.txt", split="train[-1:]"), tmp_path / "data") == [*b"c\n", EOS]
+    halves = data.load(config(folder, split="train[:50%]", eval_split="train[50%:]"), tmp_path / "data", prepare=True)
+    assert halves.held_out.tokens.tolist() == [*b"e", EOS, *b"f", EOS, *b"g", EOS, *b"h", EOS]
+    with pytest.raises(
+        ValueError, match=r"train-2\.parquet would be trained on and held out; name other files or slices"
+    ):
+        data.load(config(folder, split="train[:90%]", eval_split="train[80%:]"), tmp_path / "data", prepare=True)
+
+
 def test_a_long_file_is_read_in_pieces_and_stays_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dscampaign.jobs.trainer.corpus.CHUNK_CHARS", 8)
     monkeypatch.setattr(data, "CHARS_PER_CALL", 16)
