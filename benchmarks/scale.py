@@ -1,6 +1,6 @@
 """What a campaign of thousands of runs takes on the login node: plan, submit, a pass, status, cancel, beside submitit.
 
-    python benchmarks/scale.py [--runs 10000] [--repeats 3] [--json FILE]
+    python benchmarks/scale.py [--runs 10000] [--repeats 3] [--runs-per-job 20] [--json FILE]
     python benchmarks/scale.py --runs 1000 10000 100000 --repeats 1 --watch
 
 Each row is one command in a process of its own: seconds, seconds of CPU, the most memory that it held, and for `submit`
@@ -26,6 +26,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,7 +63,7 @@ executor: slurm
 max_runs: {runs}
 command: train.py --a {{a}} --b {{b}}
 train: {{steps: 100}}
-slurm: {{partition: h100, gpus_per_node: 8, time: 60}}
+slurm: {{partition: h100, gpus_per_node: 8, time: 60, runs_per_job: {per_job}}}
 matrix: {{a: {a}, b: {b}}}
 """
 ENDED = "pass, a tenth ended"
@@ -120,12 +121,14 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, nargs="+", default=[10_000])
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--runs-per-job", type=int, default=1, help="runs that a job runs in turn; not with --watch")
     options.add_argument("--json", type=Path, help="file to write")
     options.add_argument("--watch", action="store_true", help="a whole campaign under the watch, instead of commands")
     given = options.parse_args()
     found = {}
     for runs in sorted(given.runs):
-        found[runs] = _medians(runs, given.repeats, _watched if given.watch else _measure)
+        measure = _watched if given.watch else partial(_measure, per_job=given.runs_per_job)
+        found[runs] = _medians(runs, given.repeats, measure)
         _print(found[runs], runs, given.repeats)
     if len(found) > 1:
         _print_growth(found)
@@ -145,16 +148,17 @@ def _medians(runs: int, repeats: int, measure: Callable[[Path, int], dict[str, C
     return {name: _median(each) for name, each in costs.items()}
 
 
-def make_campaign(folder: Path, runs: int) -> dict[str, str]:
+def make_campaign(folder: Path, runs: int, per_job: int = 1) -> dict[str, str]:
     """Writes a campaign's spec and script into a folder; returns the environment with a Slurm that only queues."""
     rows = next(rows for rows in range(round(runs**0.5), 0, -1) if runs % rows == 0)
     (folder / "train.py").touch()
-    (folder / "spec.yaml").write_text(SPEC.format(a=list(range(rows)), b=list(range(runs // rows)), runs=runs))
+    axes = {"a": list(range(rows)), "b": list(range(runs // rows))}
+    (folder / "spec.yaml").write_text(SPEC.format(**axes, runs=runs, per_job=per_job))
     return _stub(folder, "$number")
 
 
-def _measure(folder: Path, runs: int) -> dict[str, Cost]:
-    env = make_campaign(folder, runs)
+def _measure(folder: Path, runs: int, per_job: int) -> dict[str, Cost]:
+    env = make_campaign(folder, runs, per_job)
     words = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
     found = {}
     for name, command in COMMANDS.items():
