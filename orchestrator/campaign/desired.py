@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Submission:
     spec_path: Path
     source: str = ""
 
-    @property
+    @cached_property
     def workdir(self) -> Path:
         """The folder in which attempts start; symbolic links stay, as a node may see another folder behind one."""
         return Path(os.path.abspath(Path(self.spec_path.parent, expanded(self.spec.workdir or ""))))  # noqa: PTH100

@@ -170,9 +170,11 @@ def _missing(submission: Submission) -> Iterator[Finding]:
     paths: dict[Path, str] = {}
     for run in (run for run in runs if run.config.command is not None):
         for option, value in _arguments(run):
+            if not value.endswith(_CONFIGURATIONS):
+                continue
             path = Path(submission.workdir, value)
             written = WRITTEN.match(option) or option.endswith("name") or run.name in value or names_in(value)
-            if value.endswith(_CONFIGURATIONS) and not written and path.parent.is_dir() and not path.exists():
+            if not written and path.parent.is_dir() and not path.exists():
                 paths.setdefault(path, run.name)
     for path, name in paths.items():
         yield Finding((("command",),), f"no such file: {path} (run {name})", "paths start at `workdir`")

@@ -125,10 +125,11 @@ class History:
             config: returns the configuration as the store keeps it.
             steps: the number that it has to make; None if only the script knows.
         """
-        point, *others = _levels(params)
-        key = point[0], steps
+        if not (self._alike or self._earlier):
+            return None
+        key = _key(params), steps
         if key not in self._known:
-            groups = ([run for each in level for run in self._alike.get(each, ())] for level in (point, *others))
+            groups = ([run for each in level for run in self._alike.get(each, ())] for level in _levels(params))
             found = (self._of(runs, steps, basis) for runs, basis in zip(groups, _BY_LEVEL, strict=True))
             first = next(found) or next(found)
             if first is None and self._earlier:

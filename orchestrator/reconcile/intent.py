@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -50,9 +50,10 @@ def write_intent(
         unchanged = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
         places = [(task, n) for task, job in enumerate(filter(None, unchanged)) for n in range(len(job))]
         group = [action for job in unchanged for action in job]
-        new = [_new_attempt(action, index, token, paths) for index, action in enumerate(group)]
-        if shared:
-            new = [replace(attempt, task=task, position=n) for attempt, (task, n) in zip(new, places, strict=True)]
+        ordered = enumerate(zip(group, places, strict=True))
+        new = [
+            _new_attempt(action, index, token, paths, place if shared else None) for index, (action, place) in ordered
+        ]
         ids = queries.insert_attempts(conn, new)
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
         rows = queries.attempts_of(conn, ids)
@@ -65,14 +66,18 @@ def write_intent(
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
-        payloads = [
-            _payload(row, action, paths, store, saved.get(row.run_id, 0), origin, recorded_s)
-            for row, action in zip(rows, group, strict=True)
-        ]
-        return [
-            Element(row, action, replace(payload, likely_s=likely.get(row.run_id)))
-            for row, action, payload in zip(rows, group, payloads, strict=True)
-        ]
+
+        def element(row: AttemptRow, action: Submit) -> Element:
+            payload = _payload(row, action, paths, store, saved.get(row.run_id, 0), origin)
+            own: dict[str, Any] = {
+                "retry_epoch": row.retry_epoch,
+                "changes": row.changes,
+                "task": row.task,
+                "position": row.position,
+            }
+            return Element(row, action, replace(payload, **own, recorded_s=recorded_s, likely_s=likely.get(row.run_id)))
+
+        return [element(row, action) for row, action in zip(rows, group, strict=True)]
 
 
 def _likely(conn: Connection, campaign_id: int, group: Sequence[Submit], saved: Mapping[int, int]) -> dict[int, float]:
@@ -101,8 +106,11 @@ def _unusual(action: Submit) -> str:
     return micro + changes + exclude
 
 
-def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
+def _new_attempt(
+    action: Submit, index: int, token: str, paths: CampaignPaths, place: tuple[int, int] | None
+) -> NewAttempt:
     config, world_size = action.config, action.config.world_size()
+    task, position = place or (None, None)
     return NewAttempt(
         run_id=action.run.id,
         generation=action.generation,
@@ -116,6 +124,8 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
         spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
         retry_epoch=action.run.retry_epoch,
         array_index=index,
+        task=task,
+        position=position,
         changes=config_changes.text(action.changes),
         memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,
@@ -130,9 +140,8 @@ def _payload(
     store: str | None,
     saved_step: int,
     origin: Origin,
-    recorded_s: float,
 ) -> Payload:
-    payload = job_request.payload(
+    return job_request.payload(
         action.run,
         config_changes.changed(action.config, action.changes),
         paths,
@@ -146,5 +155,3 @@ def _payload(
         python=origin.interpreter,
         code=row.code,
     )
-    payload = replace(payload, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)
-    return replace(payload, task=row.task, position=row.position)

@@ -15,6 +15,7 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
+from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.cli.main import main
@@ -155,3 +156,17 @@ def test_the_plan_has_the_start_that_slurm_expects(spec: Path, capsys: Output, m
     last, document = planned(capsys)
     assert document["first_start_s"] is None
     assert "expects" not in last
+
+
+def test_a_job_knows_how_long_each_of_its_runs_takes(
+    spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(spec, "size-1").close()
+    fake = FakeSlurm(spec.parent / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    fake.answers("sbatch", "12\n")
+    main(["submit", "sweep.yaml", "--set=name=second", "--yes"])
+    [path] = (spec.parent / "campaign/second/batches").glob("*/payloads.jsonl")
+    with path.open("rb", buffering=0) as file:
+        likely = {payload["run"]: payload["likely_s"] for payload in read_array(file, path)}
+    assert likely == {"size-1": 200.0, "size-1-r1": 200.0, "size-2": None, "size-2-r1": None}, capsys.readouterr().err
