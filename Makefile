@@ -8,6 +8,7 @@
 # make bench   benchmarks
 # make torture the store's torture at full length: 800,000 lines on SQLite and PostgreSQL while everything is killed
 # make documents the published comparisons: all templates trained at their smallest scale, their reports checked; half an hour
+# make docs    the documentation as a site in build/site, which needs no network
 # make lock    writes requirements.lock: the versions of constraints.txt with the hashes of their files
 # make audit   known vulnerabilities of these versions; needs the network
 # make sbom    what the environment is made of, as CycloneDX, into build/sbom.json
@@ -27,7 +28,7 @@ BENCHMARKS := $(wildcard benchmarks/*.py) benchmarks/oom benchmarks/train
 # Thousands of processes load the same modules, and each one would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all soak lint bench torture documents lock audit sbom clean
+.PHONY: demo check test test-all soak lint bench torture documents docs lock audit sbom clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -67,6 +68,9 @@ torture: $(STAMP)
 
 documents: $(STAMP)
 	DOCUMENTS=all $(BIN)/pytest -v --durations=0 --durations-min=10 tests/integration/local/test_trained_documents.py $(PYTEST_ARGS)
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # Without torch: which of its builds fits is decided by the driver of a machine.
 lock: .tools/installed

@@ -102,7 +102,7 @@ it was.
 | `detach` | `--detach` | `CAMPAIGN_DETACH` | `yes` |
 
 `submit` and `retry --all` ask for confirmation above these limits, `submit` also before it ends a run. Without a
-terminal they need `--yes`. `detach`: [a job keeps retrying](cluster.md#keeping-a-reconciler-running).
+terminal they need `--yes`. `detach`: [a job keeps retrying](watching.md#keeping-a-reconciler-running).
 """
 
 

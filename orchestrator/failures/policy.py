@@ -162,7 +162,7 @@ class FailureClass(StrEnum):
     OOM = Policy(
         "oom",
         shows="the memory of a device ran out, or the host's if the ranks train on the CPU",
-        follows="a smaller micro-batch at [the same global batch](#memory)",
+        follows="a smaller micro-batch at [the same global batch](out-of-memory.md)",
         by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),

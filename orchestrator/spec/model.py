@@ -400,7 +400,7 @@ class Spec(RunConfig):
     reconciler: ReconcilerConfig = ReconcilerConfig()
     """The job that retries while you are away."""
     notify: NotifyConfig | None = None
-    """[Messages](#messages) when the campaign ends or needs you."""
+    """[Messages](watching.md#messages) when the campaign ends or needs you."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -184,7 +184,7 @@ def _address(text: str) -> str:
 
 
 class NotifyConfig(SpecSection):
-    """[Messages](#messages) about the campaign: each event once."""
+    """[Messages](watching.md#messages) about the campaign: each event once."""
 
     on: tuple[Literal["settled", "failed", "held", "budget"], ...] = ("settled", "failed", "held", "budget")
     """`settled`: nothing is left to do; `failed`, `held`: the first run that failed or is held; `budget`:
@@ -203,7 +203,7 @@ class NotifyConfig(SpecSection):
 
 
 class ReconcilerConfig(SpecSection):
-    """The job that [retries while you are away](cluster.md#keeping-a-reconciler-running): one core, 2 GB."""
+    """The job that [retries while you are away](watching.md#keeping-a-reconciler-running): one core, 2 GB."""
 
     partition: Text | None = None
     """Default: that of `slurm`, with its qos."""
@@ -257,7 +257,7 @@ def _mount(text: str) -> str:
 
 
 class ContainerConfig(SpecSection):
-    """The [container](cluster.md#containers) in which a run's ranks start."""
+    """The [container](containers.md) in which a run's ranks start."""
 
     image: Name
     """File (`.sqsh`, `.sif`), folder, or reference to a registry (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis,
