@@ -17,7 +17,7 @@ from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile import turns as turns_module
-from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHolder, lease_name
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, STANDING, LeaseHolder, lease_name
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turn, Turns, due_s, next_turn
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -144,10 +144,16 @@ def test_watches_take_turns_until_all_is_settled(world: World, monkeypatch: pyte
             assert isinstance(seen, Outcome)
             assert isinstance(seen.seen, Pass), seen
             taken[id(watch)].add(seen.campaign.name)
+            with world.store.read() as conn:
+                standing = queries.read_lease(conn, STANDING)
+                assert standing
+                assert standing.holder == str(LeaseHolder.standing())
+                assert standing.expires_s > world.store.now(conn)
         run_jobs(world)
     with world.store.read() as conn:
         assert queries.unsettled_campaigns(conn) == set()
-        leases = [queries.read_lease(conn, lease_name(row.id)) for row in queries.list_campaigns(conn)]
+        kept = [STANDING, *(lease_name(row.id) for row in queries.list_campaigns(conn))]
+        leases = [queries.read_lease(conn, name) for name in kept]
         assert all(lease and lease.expires_s <= world.store.now(conn) for lease in leases)  # let go of
     assert len(world.ran) == len(world.cluster.submitted) == len(NAMES)
     assert all(len(names) >= 3 for names in taken.values()), taken  # neither is idle while the other has work
