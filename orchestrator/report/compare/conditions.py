@@ -347,6 +347,8 @@ def find_condition(word: str, conditions: Sequence[Condition]) -> tuple[Conditio
     """
     repeats = {f"{one.name}-r{run.repeat}": one for one in conditions for run in one.runs}
     by_name = repeats | {one.name: one for one in conditions}
+    if word in by_name:
+        return by_name[word], word
     found = matching(word, [Candidate(one.name, one.title) for one in conditions])
     found = found or matching(word, [Candidate(name, one.title) for name, one in repeats.items()])
     found = unambiguous(word, found, several=False)
