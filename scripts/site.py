@@ -20,7 +20,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     for file in list(files):
         if Path(file.abs_src_path or "/").is_relative_to(config.docs_dir):
             files.remove(file)
-    found = [_ROOT / "README.md", *(_ROOT / str(style) for style in config.extra_css)]
+    found = [_ROOT / "README.md", *_ROOT.glob("docs/*.css"), *_ROOT.glob("docs/*.js")]
     for path in found:
         files.append(File.generated(config, path.relative_to(_ROOT).as_posix(), abs_src_path=str(path)))
         if path.suffix == ".md":
