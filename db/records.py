@@ -173,6 +173,7 @@ class NewAttempt:
     array_index: int | None = None
     task: int | None = None
     position: int | None = None
+    job_token: str | None = None
     start_step: int | None = None
     state: AttemptState = AttemptState.INTENT
     changes: str = ""
@@ -191,7 +192,8 @@ class AttemptRow:
     `predicted_gb` is the peak that was predicted from them. `code` is the code that it ran, if known: a hash, "live",
     or the version of this program with the hash of its trainer. `phase` is its last known activity, "" before it began,
     since `phase_since_s`; `node_list` is in Slurm's syntax, such as `n[1-4]`. `array_index` is its place among the
-    payloads of its array. In a job that runs several attempts in turn, `task` is the job's, `position` its place there.
+    payloads of its array. In a job that runs several attempts in turn, `task` is the job's, `position` its place there;
+    `job_token` is the array of that job if another submission began it.
     """
 
     id: int
@@ -229,11 +231,12 @@ class AttemptRow:
     node_list: str = ""
     task: int | None = None
     position: int | None = None
+    job_token: str | None = None
 
     @property
     def job_key(self) -> tuple[str, int]:
         """The job array and its task that run it."""
-        return self.token, (self.array_index or 0) if self.task is None else self.task
+        return self.job_token or self.token, (self.array_index or 0) if self.task is None else self.task
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from .rows import DocumentType
 from .states import AttemptState, Cause, CauseCode, RunState, Stage
 from .storable import MAX_TEXT, text
 
-HEAD: Final = "0006"
+HEAD: Final = "0007"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -173,6 +173,7 @@ attempt = Table(
     Column("array_index", Integer),
     Column("task", Integer),
     Column("position", Integer),
+    Column("job_token", StorableText(64)),
     Column("job_id", StorableText(64)),
     Column("submit_time_s", Real),
     Column("created_s", Real, nullable=False),

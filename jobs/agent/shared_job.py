@@ -26,7 +26,7 @@ from dscampaign.files.atomic_files import read_json
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_private
 from dscampaign.jobs.shared.job_array import is_closed, read_array
-from dscampaign.jobs.shared.job_record import JobRecord, StepEnd, job_record, run_log
+from dscampaign.jobs.shared.job_record import JobRecord, StepEnd, job_record, joining_prefix, run_log
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 
 from .agent import EXIT_FAILED
@@ -62,11 +62,11 @@ class AttemptQueue:
     def __init__(
         self, batch: Path, job_id: str, attempts: Mapping[int, Mapping[str, Any]], left_s: Callable[[], float]
     ) -> None:
-        self._batch, self._job_id, self._attempts, self._left_s = batch, job_id, attempts, left_s
+        self.batch, self.job_id, self._attempts, self._left_s = batch, job_id, attempts, left_s
         self._path = job_record(batch, job_id)
         self.record = JobRecord.read(self._path) or JobRecord()  # of its first start, if Slurm has started it again
         self._waiting = [index for index in attempts if index not in self.record.ended]
-        self._longest_s, self._slower = 0.0, 1.0
+        self.longest_s, self.slower = 0.0, 1.0
 
     def next(self) -> int | None:
         """Return the next attempt to run; None if there is none, or no time for one more."""
@@ -74,8 +74,8 @@ class AttemptQueue:
             index = self._waiting.pop(0)
             if self.is_closed(index) or not self._may_run(index):
                 continue
-            if self._longest_s and self._left_s() < self._needed_s(index):
-                self.give_back(f"job {self._job_id} had no time left for it", index)
+            if self.longest_s and self._left_s() < self._needed_s(index):
+                self.give_back(f"job {self.job_id} had no time left for it", index)
                 return None
             self._write(begun=(*self.record.begun, index))
             return index
@@ -84,16 +84,22 @@ class AttemptQueue:
     def ended(self, index: int, exit_code: int, lasted_s: float, now_s: float, *, out_of_memory: bool = False) -> bool:
         """Record the end of an attempt's step; return whether the job may go on."""
         closed, is_anothers = self.is_closed(index), exit_code == EXIT_NOT_MINE
-        if (read_json(self._paths(index).claim) or {}).get("job_id") != self._job_id:
+        if (read_json(self._paths(index).claim) or {}).get("job_id") != self.job_id:
             if not is_anothers:
-                self.give_back(f"job {self._job_id} could not begin it", index)
+                self.give_back(f"job {self.job_id} could not begin it", index)
             return is_anothers
         if not is_anothers and not closed and any(end in _STOPPED for end in self._ends(index)):
             return False  # so was the job: Slurm knows why
-        self._longest_s = max(self._longest_s, lasted_s)
-        self._slower = max(self._slower, lasted_s / (self._attempts[index].get("likely_s") or lasted_s or 1.0))
+        self.longest_s = max(self.longest_s, lasted_s)
+        self.slower = max(self.slower, lasted_s / (self._attempts[index].get("likely_s") or lasted_s or 1.0))
         self._write(ended={**self.record.ended, index: StepEnd(exit_code, now_s, out_of_memory, closed)})
         return True
+
+    def joined_by(self, batch: Path, attempts: Mapping[int, Mapping[str, Any]]) -> AttemptQueue:
+        """Return the queue of another submission in the same job."""
+        queue = AttemptQueue(batch, self.job_id, attempts, self._left_s)
+        queue.longest_s, queue.slower = self.longest_s, self.slower
+        return queue
 
     def is_complete(self, index: int) -> bool:
         """Return whether all nodes of an attempt have recorded its end."""
@@ -107,18 +113,18 @@ class AttemptQueue:
     def is_closed(self, index: int) -> bool:
         """Return whether an attempt may no longer begin, or is to end."""
         with contextlib.suppress(OSError):  # nobody knows now; its agents ask too
-            return is_closed(self._batch, index)
+            return is_closed(self.batch, index)
         return False
 
     def _needed_s(self, index: int) -> float:
         """Return its forecast, more if others took longer than theirs; without a forecast what the longest took."""
         likely_s = self._attempts[index].get("likely_s")
-        return likely_s * self._slower if likely_s else self._longest_s
+        return likely_s * self.slower if likely_s else self.longest_s
 
     def _may_run(self, index: int) -> bool:
         """Return whether no other job has it. If this job's first start had begun it, its agent leaves a record."""
         claim = read_json(self._paths(index).claim)
-        return claim is None or claim.get("job_id") == self._job_id
+        return claim is None or claim.get("job_id") == self.job_id
 
     def _ends(self, index: int) -> list[str]:
         files = map(self._paths(index).outcome, range(self._attempts[index]["nodes"]))
@@ -137,6 +143,7 @@ class AttemptQueue:
 class _Step:
     """The step of a running attempt; `ended_s` of its srun, `closed_s` since when its agents are to end it."""
 
+    queue: AttemptQueue
     index: int
     srun: subprocess.Popen[bytes]
     began_s: float
@@ -150,11 +157,20 @@ class _Job:
     """Runs a step in each lane.
 
     Args:
+        more: returns the queues of submissions that have joined the job since.
         part: options of srun for the part of the node that a step has; none for all of it.
     """
 
-    def __init__(self, batch: Path, job_id: str, queue: AttemptQueue, lanes: int = 1, part: Sequence[str] = ()) -> None:
-        self._batch, self._job_id, self._queue, self._lanes, self._part = batch, job_id, queue, lanes, part
+    def __init__(
+        self,
+        job_id: str,
+        queue: AttemptQueue,
+        more: Callable[[], Sequence[AttemptQueue]],
+        lanes: int = 1,
+        part: Sequence[str] = (),
+    ) -> None:
+        self._job_id, self._queues, self._more, self._lanes, self._part = job_id, [queue], more, lanes, part
+        self._looked_s = 0.0
         self._steps: list[_Step] = []
         self._is_ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -162,26 +178,34 @@ class _Job:
     def run(self) -> int:
         """Return the exit code of the job."""
         while True:
-            while not self._is_ending and len(self._steps) < self._lanes:
-                index = self._queue.next()
-                if index is None:
-                    break
-                self._steps.append(self._start(index))
+            while not self._is_ending and len(self._steps) < self._lanes and (begun := self._next()):
+                self._steps.append(self._start(*begun))
             if not self._steps:
                 return EXIT_FAILED if self._is_ending else 0
             time.sleep(POLL_S)
             for step in [*self._steps]:
                 self._look(step)
 
-    def _start(self, index: int) -> _Step:
+    def _next(self) -> tuple[AttemptQueue, int] | None:
+        for queue in self._queues:
+            if (index := queue.next()) is not None:
+                return queue, index
+        now_s = time.monotonic()
+        if self._steps and now_s - self._looked_s < CLOSED_POLL_S:
+            return None
+        self._looked_s, more = now_s, self._more()
+        self._queues += more
+        return self._next() if more else None
+
+    def _start(self, queue: AttemptQueue, index: int) -> _Step:
         python = [sys.executable, "-PE" if sys.flags.ignore_environment else "-P", "-u", "-m", "dscampaign.jobs.agent"]
         srun = ["srun", "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL", *self._part]
-        out, err = (run_log(self._batch, self._job_id, index, stream) for stream in ("out", "err"))
+        out, err = (run_log(queue.batch, self._job_id, index, stream) for stream in ("out", "err"))
         with open(out, "ab", opener=open_private) as to_out, open(err, "ab", opener=open_private) as to_err:
             step = subprocess.Popen(
-                [*srun, *python, str(self._batch), str(index)], stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err
+                [*srun, *python, str(queue.batch), str(index)], stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err
             )
-        return _Step(index, step, time.monotonic())
+        return _Step(queue, index, step, time.monotonic())
 
     def _look(self, step: _Step) -> None:
         exit_code, now_s = step.srun.poll(), time.monotonic()
@@ -191,19 +215,19 @@ class _Job:
                 self._end_closed(step, now_s)
             return
         step.ended_s = step.ended_s or now_s
-        waits = exit_code != EXIT_NOT_MINE and not self._queue.is_complete(step.index)
+        waits = exit_code != EXIT_NOT_MINE and not step.queue.is_complete(step.index)
         if waits and now_s - step.ended_s < SIGNAL_S:
             return
         self._steps.remove(step)
         if not self._is_ending:
-            killed = exit_code != 0 and self._ran_out_of_memory(step.index)
+            killed = exit_code != 0 and self._ran_out_of_memory(step)
             lasted_s = step.ended_s - step.began_s
-            goes_on = self._queue.ended(step.index, exit_code, lasted_s, time.time(), out_of_memory=killed)
+            goes_on = step.queue.ended(step.index, exit_code, lasted_s, time.time(), out_of_memory=killed)
             self._is_ending = not goes_on  # the other steps end by the same signal, or by themselves
 
     def _end_closed(self, step: _Step, now_s: float) -> None:
         """Kill a step if its attempt was closed and its agents do not end it; give up a lane that Slurm cannot end."""
-        if step.closed_s is None and self._queue.is_closed(step.index):
+        if step.closed_s is None and step.queue.is_closed(step.index):
             step.closed_s = now_s
         if step.closed_s is None or now_s - step.closed_s < CLOSED_S:
             return
@@ -214,12 +238,14 @@ class _Job:
             self._steps.remove(step)
             self._lanes -= 1
             if not self._lanes:
-                self._queue.give_back(f"job {self._job_id} ended as another run in it did not end")
+                for queue in self._queues:
+                    queue.give_back(f"job {self._job_id} ended as another run in it did not end")
                 self._is_ending = True
 
-    def _ran_out_of_memory(self, index: int) -> bool:
+    def _ran_out_of_memory(self, step: _Step) -> bool:
+        log = run_log(step.queue.batch, self._job_id, step.index, "err")
         with contextlib.suppress(OSError):
-            return _OUT_OF_MEMORY.search(run_log(self._batch, self._job_id, index, "err").read_bytes()) is not None
+            return _OUT_OF_MEMORY.search(log.read_bytes()) is not None
         return False
 
     def _on_term(self, _number: int, _frame: object) -> None:
@@ -252,18 +278,41 @@ def main(argv: list[str]) -> int:
     signal_s = float(argv[1]) + EARLY_S
     batch, task = Path(argv[0]), int(os.environ["SLURM_ARRAY_TASK_ID"])
     lanes = min(int(argv[2]), _cpus(os.environ)) if argv[2:] else 1  # of an earlier version
-    path = payloads_file(batch)
     try:
-        payloads = enumerate(read_array(open_trusted(path, batch.parents[2]), path))
-        mine = {index: payload for index, payload in payloads if payload.get("task") == task}
+        mine = _payloads(batch, task)
     except Distrusted as doubt:
         print(f"{REFUSED} not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
-    job_id = Node.from_environment(os.environ).job_id
-    queue = AttemptQueue(batch, job_id, mine, lambda: _left_s() - signal_s)
+    queue = AttemptQueue(batch, Node.from_environment(os.environ).job_id, mine, lambda: _left_s() - signal_s)
     gpus = max((int(payload["gpus_per_node"]) for payload in mine.values()), default=0)
-    part = lane_options(os.environ, lanes, gpus)
-    return _Job(batch, job_id, queue, lanes, part).run()
+    return _Job(queue.job_id, queue, Joining(queue, task), lanes, lane_options(os.environ, lanes, gpus)).run()
+
+
+class Joining:
+    """Finds the submissions that join a running job."""
+
+    def __init__(self, queue: AttemptQueue, task: int) -> None:
+        self._queue, self._task = queue, task
+        self._known: set[str] = set()
+
+    def __call__(self) -> list[AttemptQueue]:
+        """Return the queues of those that are new."""
+        prefix, queues = joining_prefix(self._task), []
+        with contextlib.suppress(OSError):
+            names = {path.name for path in self._queue.batch.iterdir() if path.name.startswith(prefix)}
+            for name in sorted(names - self._known):
+                batch = self._queue.batch.with_name(name.removeprefix(prefix))
+                with contextlib.suppress(Distrusted, ValueError):
+                    queues.append(self._queue.joined_by(batch, _payloads(batch, self._task)))
+                self._known.add(name)
+        return queues
+
+
+def _payloads(batch: Path, task: int) -> dict[int, Mapping[str, Any]]:
+    """Return the payloads of a task, by their places. Raises Distrusted, and as `read_array`."""
+    path = payloads_file(batch)
+    payloads = enumerate(read_array(open_trusted(path, batch.parents[2]), path))
+    return {index: payload for index, payload in payloads if payload.get("task") == task}
 
 
 def _left_s() -> float:

@@ -44,6 +44,16 @@ def job_record(batch: Path, job_id: str) -> Path:
     return batch / f"job-{job_id}.json"
 
 
+def joining(batch: Path, task: int, token: str) -> Path:
+    """Return the path of the file that has the running job of a task take another submission's attempts."""
+    return batch / f"{joining_prefix(task)}{token}"
+
+
+def joining_prefix(task: int) -> str:
+    """Return the beginning of such a file's name; the token follows."""
+    return f"joins-{task}-"
+
+
 def run_log(batch: Path, job_id: str, index: int, stream: str) -> Path:
     """Return the path of what the agents of an attempt print (`out`, `err`)."""
     return batch / f"{job_id}_run{index}_log.{stream}"

@@ -49,8 +49,9 @@ class Payload(Document):
             ``micro_batch`` on; "" if it is given.
         retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
         recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
-        task, position: its place in a job that runs several attempts in turn; None if it has the job for itself.
+        task, position: its place in a job that runs several attempts; None if it has the job for itself.
         likely_s: how long it will likely take, if like runs have shown it; only of a job that runs several.
+        job_token: the array of that job, which ran already when the attempt was submitted; "" for its own.
         container: in which the ranks run, see `jobs.agent.container`; None for none.
     """
 
@@ -101,6 +102,7 @@ class Payload(Document):
     task: int | None = None
     position: int | None = None
     likely_s: float | None = None
+    job_token: str = ""
 
     @property
     def world_size(self) -> int:

@@ -142,6 +142,7 @@ class Submit:
         mem_scale: factor on the memory of a node.
         predicted_gb: the expected peak of a rank.
         exclude: nodes that it must not run on.
+        joins: the attempt whose job, which still runs others, takes it; None for a job of its own.
     """
 
     run: RunRow
@@ -153,6 +154,7 @@ class Submit:
     changes: tuple[str, ...] = ()
     predicted_gb: float | None = None
     exclude: tuple[str, ...] = ()
+    joins: AttemptRow | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dscampaign.db.states import (
 )
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.job_request import code_of
+from dscampaign.orchestrator.failures.policy import FailureClass
 
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
@@ -139,12 +140,23 @@ def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
 
 def _planned(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
     try:
-        return [*item.found, *_follow_up(item, snapshot, nodes, context)]
+        follow_up = _follow_up(item, snapshot, nodes, context)
+        return [*item.found, *(_with_job(a, item) if isinstance(a, Submit) else a for a in follow_up)]
     except ImportError:  # as above
         raise
     except Exception as exc:  # noqa: BLE001 - as above
         ended = replace(_broken(item.view, exc), attempt=None)  # if one has just ended, that is recorded
         return [*item.found, *_leave(ended, snapshot)]
+
+
+def _with_job(action: Submit, item: _Seen) -> Submit:
+    """Let a smaller attempt join the job in which the last one has just run out of memory, while it runs others."""
+    latest = item.view.latest
+    if latest is None or latest.job is None or latest.share is None or not item.ended:
+        return action
+    goes_on = latest.active and latest.share.runs and latest.row.retry_epoch == item.view.run.retry_epoch
+    may_take = item.ended[-1].kind is FailureClass.OOM and latest.job.nodes not in action.exclude
+    return replace(action, joins=latest.row) if goes_on and may_take else action
 
 
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:

@@ -74,6 +74,7 @@ def write_intent(
                 "changes": row.changes,
                 "task": row.task,
                 "position": row.position,
+                "job_token": row.job_token or "",
             }
             return Element(row, action, replace(payload, **own, recorded_s=recorded_s, likely_s=likely.get(row.run_id)))
 
@@ -111,6 +112,9 @@ def _new_attempt(
 ) -> NewAttempt:
     config, world_size = action.config, action.config.world_size()
     task, position = place or (None, None)
+    job_token = None
+    if last := action.joins:
+        (job_token, task), position = last.job_key, (last.position or 0) + 1
     return NewAttempt(
         run_id=action.run.id,
         generation=action.generation,
@@ -126,6 +130,7 @@ def _new_attempt(
         array_index=index,
         task=task,
         position=position,
+        job_token=job_token,
         changes=config_changes.text(action.changes),
         memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,

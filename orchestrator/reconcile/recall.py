@@ -56,6 +56,7 @@ class _Submitted:
     env: Mapping[str, str] = field(default_factory=dict)
     task: Number | None = None
     position: Number | None = None
+    job_token: str = ""
     recorded_s: float = 0.0
 
 
@@ -200,6 +201,7 @@ class Recollection:
             array_index=task.task,
             task=submitted.task,
             position=submitted.position,
+            job_token=submitted.job_token or None,
             changes=submitted.changes,
             memory_key=key,
             code=Path(submitted.code).name,

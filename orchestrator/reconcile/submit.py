@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.job_array import make_closed, write_payloads
+from dscampaign.jobs.shared.job_record import joining
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
@@ -91,8 +92,11 @@ def submit(
 
     Raises StaleLease if another reconciler has taken over.
     """
-    shapes = _batches(actions, failures)
     target = _Target(writer, executor, paths)
+    for action in actions:
+        if action.joins:
+            _join_apart(action, action.joins, target, failures)
+    shapes = _batches([action for action in actions if action.joins is None], failures)
     full: dict[tuple[Any, ...], QueueFull] = {}
     for resources, jobs in counted("runs submitted", shapes, lambda shape: sum(map(len, shape[1]))):
         queue = tuple(map(resources.get, _LIMITED))
@@ -107,6 +111,42 @@ def submit(
         except Unreachable as exc:
             failures.troubles.append(exc)
     failures.troubles += full.values()
+
+
+def _join_apart(action: Submit, last: AttemptRow, target: _Target, failures: Failures) -> None:
+    try:
+        _join(action, last, target)
+    except (StaleLease, StoreUnreachable, ImportError):
+        raise
+    except StaleWrite:
+        return  # the next pass looks again
+    except Unreachable as exc:
+        failures.troubles.append(exc)
+
+
+def _join(action: Submit, last: AttemptRow, target: _Target) -> None:
+    """Hand an attempt to the job of another, which takes it unless it ends before: then it goes into a job of its own.
+
+    As for a submission, step 4 being a file that the job looks for.
+    """
+    _require_trust(target.paths)
+    token = job_request.new_token(target.paths.campaign, [action.run.name])
+    rows = write_intent([[action]], token, target.writer, target.paths, _origin(target.writer), shared=True)
+    if not rows:
+        return
+    batch = JobArray(token, job_name(token), target.paths.batch(token), 1, shared=True)
+    job_token, task = rows[0].row.job_key
+    try:
+        _prepare(rows, batch, target)
+        write_atomically(joining(target.paths.batch(job_token), task, token), "")
+    except StaleLease:
+        ours.remove(batch.folder)
+        raise
+    except (Unreachable, OSError) as exc:
+        ours.remove(batch.folder)
+        _withdraw(rows, target.writer, exc)
+        raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
+    _record_job_ids(rows, {rows[0].row.id: last.job_id or ""}, target.writer)
 
 
 def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failures: Failures) -> None:
@@ -235,7 +275,7 @@ def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> No
         _withdraw(rows, writer, exc)
         raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
     else:
-        _record_job_ids(rows, job_ids, writer)
+        _record_job_ids(rows, {row.id: job_ids[row.job_key[1]] for row, *_ in rows}, writer)
 
 
 def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
@@ -351,9 +391,8 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
     note_cluster(batch.folder, target.executor)
 
 
-def _record_job_ids(rows: Sequence[Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
+def _record_job_ids(rows: Sequence[Element], jobs: Mapping[int, str], writer: FencedWriter) -> None:
     with writer.write() as conn:
-        jobs = {row.id: job_ids[row.job_key[1]] for row, *_ in rows}
         queued = set(queries.mark_queued(conn, jobs))
         events = [
             queries.NewEvent(

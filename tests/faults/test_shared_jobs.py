@@ -22,6 +22,7 @@ from .trial import SLURM, Trial, begin, case
 
 PER_JOB = 8
 LANES = 4
+NO_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB"
 SHARED = {**SLURM, "runs_per_job": PER_JOB}
 BESIDE = {**SHARED, "gpus_per_node": f"h100:{2 * LANES}", "gpus_per_run": 2, "cpus_per_task": LANES, "mem": "2G"}
 SUPERVISOR = "dscampaign.jobs.agent.shared_job"
@@ -218,7 +219,8 @@ def test_runs_side_by_side(slurm: SlurmCluster, tmp_path: Path) -> None:
     cases = [
         case("raises", "4", "raise=for once@3"),
         case("is-cancelled", "600"),
-        *(case(f"quiet-{n}", "10") for n in range(3)),
+        case("smaller", "6", "--micro-batch={micro_batch}", f"raise={NO_MEMORY}@3", global_batch=8, micro_batch=4),
+        *(case(f"quiet-{n}", "30") for n in range(3)),
     ]
     trial = begin(tmp_path, cases, slurm=BESIDE)
 
@@ -231,6 +233,9 @@ def test_runs_side_by_side(slurm: SlurmCluster, tmp_path: Path) -> None:
     assert broken_promises(trial) == []
     assert (kinds(done, "raises"), kinds(done, "is-cancelled")) == (["crash", "completed"], ["cancelled"])
     assert {tuple(kinds(done, f"quiet-{n}")) for n in range(3)} == {("completed",)}
+    before, after = done.attempts["case-smaller"]
+    assert (before.failure_class, after.failure_class, after.micro_batch) == ("oom", "completed", 2)
+    assert (after.job_id, after.job_token) == (before.job_id, before.token)  # in the same allocation
     jobs = spans(trial)
     first = jobs[str(done.attempts["case-quiet-0"][0].job_id)]
     assert len(first) >= len(cases)

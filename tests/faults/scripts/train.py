@@ -114,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=0, help="the rank with the faults; -1: all")
     parser.add_argument("--deaf", action="store_true", help="ignore the wish to stop")
     parser.add_argument("--exit-on-stop", type=int, default=85)
+    parser.add_argument("--micro-batch")
     parser.add_argument("faults", nargs="*")
     return parser.parse_intermixed_args()
 
