@@ -11,7 +11,7 @@ from typing import TypeVar
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.agent.shared_job import AttemptQueue
+from dscampaign.jobs.agent.shared_job import AttemptQueue, Joining
 from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
@@ -29,6 +29,7 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.job_listing import SINCE_SLACK_S
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.reconcile.shared_jobs import WITH_JOB_S
 from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.fake_agent import FakeAgent
@@ -71,6 +72,12 @@ class Part:
     classes: set[str] = field(default_factory=set)
     blind: set[str] = field(default_factory=lambda: set(GUESSES))
     unsaid: Fate | None = None
+    queue: AttemptQueue | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its submission, and its place there."""
+        return self.payload.token, self.index
 
     @property
     def name(self) -> tuple[str, int]:
@@ -86,7 +93,7 @@ class Job:
         parts: the attempts that it is to run.
         part: that which is looked at: one that it runs, or the first.
         lanes: how many it runs at a time; `lane`: those that it runs.
-        turns: what chooses the next, where it runs several; `ending`: it begins no more.
+        queues: what chooses the next, where it runs several; `joining` finds more; `ending`: it begins no more.
         visible_s: before, no look shows it.
     """
 
@@ -104,7 +111,8 @@ class Job:
     step_out_of_memory: bool = False
     forgotten: bool = False
     shown: list[JobView] = field(default_factory=list)
-    turns: AttemptQueue | None = None
+    queues: list[AttemptQueue] = field(default_factory=list)
+    joining: Joining | None = None
     lanes: int = 1
     lane: list[Part] = field(default_factory=list)
     ending: bool = False
@@ -124,9 +132,9 @@ class Job:
         """Whether it runs several."""
         return self.payload.task is not None
 
-    def of(self, index: int) -> Part:
-        """The attempt with that place."""
-        return next(part for part in self.parts if part.index == index)
+    def of(self, token: str, index: int) -> Part | None:
+        """The attempt with that place in a submission; None if the job has not noticed it."""
+        return next((part for part in self.parts if part.key == (token, index)), None)
 
     @property
     def live(self) -> bool:
@@ -260,8 +268,9 @@ class NastySlurm:
             named = [job for job in self.jobs if job.job_id == job_id and not job.forgotten]
             for job in named[-1:]:
                 if job.live:
-                    ended = job.turns.record.ended if job.turns else ()
-                    self.cancelled |= {part.payload.run for part in job.parts if part.index not in ended}
+                    ended = (part.queue.record.ended if part.queue else () for part in job.parts)
+                    named = zip(job.parts, ended, strict=True)
+                    self.cancelled |= {part.payload.run for part, done in named if part.index not in done}
                     waits = job.state in LIVE_PENDING
                     with self._effects.elsewhere():  # its agents write how they ended
                         self.end(job, FATES["is cancelled by somebody"])
@@ -302,7 +311,10 @@ class NastySlurm:
         job.becomes("RUNNING", started_s=now_s)
         if job.shared:
             attempts = {part.index: vars(part.payload) for part in job.parts}
-            job.turns = AttemptQueue(job.folder, job.job_id, attempts, lambda: inf)
+            job.queues = [AttemptQueue(job.folder, job.job_id, attempts, lambda: inf)]
+            job.joining = Joining(job.queues[0], job.index)
+            for part in job.parts:
+                part.queue = job.queues[0]
             for _ in range(job.lanes):
                 self._begin_next(job)
         elif not self._begin(job):
@@ -319,21 +331,33 @@ class NastySlurm:
 
     def _begin_next(self, job: Job) -> None:
         """The next of several that nobody has, if there is one."""
-        assert job.turns is not None
-        while job.live and not job.ending and (index := job.turns.next()) is not None:
-            job.part = job.of(index)
+        while job.live and not job.ending and (part := self._next(job)) is not None:
+            job.part = part
             if self._begin(job):
                 job.lane.append(job.part)
                 return
-            job.turns.ended(index, EXIT_NOT_MINE, 1.0, self._clock.node_s())
+            assert part.queue is not None
+            part.queue.ended(part.index, EXIT_NOT_MINE, 1.0, self._clock.node_s())
         if job.live and not job.lane:
             state = "FAILED" if job.ending else "COMPLETED"
             job.becomes(state, ended_s=self._clock.slurm_s())
             self._leave_rest(job, state)
 
+    def _next(self, job: Job) -> Part | None:
+        for queue in job.queues:
+            if (index := queue.next()) is not None:
+                return job.of(queue.batch.name, index)
+        assert job.joining is not None
+        more = job.joining()
+        job.queues += more
+        for queue in more:
+            job.parts.append(Part(0, submitted_payload(queue.batch, 0), queue=queue))
+        return self._next(job) if more else None
+
     def _end_step(self, job: Job, fate: Fate) -> None:
         """One of several ends by itself: the job goes on."""
-        assert job.turns is not None
+        queue = job.part.queue
+        assert queue is not None
         job.lane.remove(job.part)
         job.part.classes |= fate.classes
         job.part.blind = set(fate.blind)
@@ -346,7 +370,7 @@ class NastySlurm:
                 agent.die()
         exit_code, oom = 0 if fate.exit == 0 else 1, fate.step_out_of_memory
         if not job.ending:
-            ended = job.turns.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom)
+            ended = queue.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom)
             job.ending = not ended
         self._begin_next(job)
 
@@ -358,6 +382,8 @@ class NastySlurm:
 
     def work(self, job: Job, steps: int = 1) -> None:
         """Its agents look around; its training makes steps, if it may."""
+        if job.live and job.shared and len(job.lane) < job.lanes:
+            self._begin_next(job)
         for part in job.trained:
             job.part = part
             self._work(job, steps)
@@ -376,7 +402,7 @@ class NastySlurm:
                 if job.live:
                     self._over(job, Fate("FAILED", frozenset()))
                 return
-            if job.live and job.turns and agents and job.turns.is_closed(job.part.index):
+            if job.live and job.part.queue and job.part.queue.is_closed(job.part.index):
                 self._end_step(job, FATES["is cancelled by somebody"])
                 return
             self._check_alone(job)
@@ -405,8 +431,10 @@ class NastySlurm:
             return
         self._over(job, fate)
         for part in job.trained:
-            if late and job.turns:  # the end of the job reaches the step before its agents say so
-                job.turns.ended(part.index, 0, 1.0, self._clock.node_s())
+            if late and part.queue:  # the end of the job reaches the step before its agents say so
+                part.queue.ended(part.index, 0, 1.0, self._clock.node_s())
+                if abs(self._clock.node_s() - self._clock.slurm_s()) > WITH_JOB_S:
+                    part.classes |= {"crash"}  # the clocks hide that both ended together
             self._end_part(part, fate, GUESSES if late else frozenset())
         if not late:
             self.say(job)
@@ -476,8 +504,10 @@ class NastySlurm:
     def _over(self, job: Job, fate: Fate) -> None:
         now_s = self._clock.slurm_s()
         job.becomes(fate.state or job.state, ended_s=now_s, step_out_of_memory=fate.step_out_of_memory)
+        before = any(end.out_of_memory for queue in job.queues for end in queue.record.ended.values())
         for part in job.trained or [job.part]:
             part.classes |= fate.classes
+            part.classes |= {"crash"} if before and fate.state == "OUT_OF_MEMORY" else set()  # for all that Slurm shows
             part.blind = set(fate.blind)
         if job.shared:
             self._leave_rest(job, fate.state)

@@ -117,7 +117,7 @@ class Promises:
             for part in job.parts:
                 if self.forgetful and part.name[0] not in named:
                     continue  # a run that the store has forgotten, too, and the spec no longer names
-                stored = known.get((job.token, part.index))
+                stored = known.get(part.key)
                 assert stored == part.name, f"job {job.job_id} runs {part.name}, the store has {stored}"
 
     def _check_cancelled(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
@@ -166,9 +166,12 @@ class Promises:
         if "led to no job" in reason or "disappeared from the queue" in reason:
             assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
-        parts = [job.of(row.array_index or 0) for job in ran]
-        classes = set().union(*(job.of(row.array_index or 0).classes for job in ran or jobs))
-        done = any(part.classes >= GUESSES and part.agents[0].finished for part in parts)
+        own = [job.of(row.token, row.array_index or 0) for job in ran or jobs]
+        parts = [part for part in own if part]
+        unseen = {"lost"} if not parts else set()  # its job ended before it noticed the attempt
+        unseen |= {"cancelled"} if unseen and any(job.state == "CANCELLED" for job in jobs) else set()
+        classes = unseen.union(*(part.classes for part in parts))
+        done = bool(ran) and any(part.classes >= GUESSES and part.agents[0].finished for part in parts)
         if done and any(job.shared or job.state == "COMPLETED" for job in ran):
             classes.add("completed")  # judged before its outcome came: Slurm and the steps agree
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
