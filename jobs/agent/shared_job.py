@@ -26,7 +26,7 @@ from dscampaign.files.atomic_files import read_json
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_private
 from dscampaign.jobs.shared.job_array import is_closed, read_array
-from dscampaign.jobs.shared.job_record import JobRecord, StepEnd, job_record, joining_prefix, run_log
+from dscampaign.jobs.shared.job_record import EARLY_S, JobRecord, StepEnd, job_record, joining_prefix, run_log
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 
 from .agent import EXIT_FAILED
@@ -39,8 +39,6 @@ CLOSED_S = 120.0
 """How long the agents of a closed attempt may take to end it; after that its step is killed."""
 KILLED_S = 60.0
 """How long Slurm may take to end a step."""
-EARLY_S = 60.0
-"""How early Slurm may send the signal to stop, by sbatch's manual."""
 SIGNAL_S = 3.0
 """How long after the end of a step without an outcome a signal to the job that ended it may come."""
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from .documents import Document, Number, Time, Whole
 
+EARLY_S = 60.0
+"""How early Slurm may send the signal to stop, by sbatch's manual."""
+
 
 @dataclass(frozen=True)
 class StepEnd:

@@ -56,8 +56,15 @@ def jobs_of(attempts: Iterable[ToRun]) -> list[Jobs]:
     shapes, alike = job_request.Shapes(), defaultdict[str, list[ToRun]](list)
     for attempt in attempts:
         alike[shapes.of(attempt.config, mem_scale=attempt.mem_scale)[0]].append(attempt)
-    by_width = (job_request.jobs_by_width(group, group[0].config, lambda one: one.run) for group in alike.values())
+    by_width = (
+        job_request.jobs_by_width(group, group[0].config, lambda one: one.run, map(_likely_s, group))
+        for group in alike.values()
+    )
     return [jobs for widths in by_width for _, jobs in widths]
+
+
+def _likely_s(attempt: ToRun) -> float | None:
+    return attempt.likely and attempt.likely.seconds
 
 
 def hours_of(shapes: Iterable[Jobs]) -> GpuHours:

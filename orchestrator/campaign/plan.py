@@ -34,7 +34,7 @@ from dscampaign.orchestrator.reconcile.forecast import Forecast, read_history
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule, work_of
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.model import AUTO, RunConfig, Spec
 from dscampaign.orchestrator.spec.trials import CONFIRMS
 from dscampaign.orchestrator.spec.validate import remarks
 
@@ -235,6 +235,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     notes += [*describe(different), *_kept_code(submission, change, codes)]
     noted = (*remarks(submission.spec), *_unseeded(submission.spec, different))
+    if any(item.starts and item.config and item.config.slurm.runs_per_job == AUTO and not item.likely for item in runs):
+        notes.append("`runs_per_job: auto` cannot join all runs in jobs: how long they take is not known yet")
     if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
         notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":

@@ -9,11 +9,11 @@ import re
 import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import takewhile
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,13 +22,14 @@ from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.rows import StoredDocument
 from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.code_copy import LIVE
+from dscampaign.jobs.shared.job_record import EARLY_S
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.spec import batch_size
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
 from dscampaign.orchestrator.spec.expand import Run, SharedSections
-from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.orchestrator.spec.model import AUTO, RunConfig
+from dscampaign.orchestrator.spec.slurm_section import MOST_RUNS, SlurmConfig
 from dscampaign.orchestrator.spec.slurm_syntax import part_of_gres
 
 from .local import local_gpus
@@ -234,9 +235,26 @@ def resources(
     return {name: value for name, value in options.items() if value is not None}
 
 
-def runs_per_job(config: RunConfig) -> int:
-    """Return how many runs a job runs, in turn or side by side."""
-    return max(config.slurm.runs_per_job, config.slurm.lanes) if config.executor == "slurm" else 1
+def shares_jobs(config: RunConfig) -> bool:
+    """Return whether a job may run several runs, in turn or side by side."""
+    slurm = config.slurm
+    return config.executor == "slurm" and (slurm.runs_per_job != 1 or slurm.lanes > 1)
+
+
+def runs_per_job(config: RunConfig, likely_s: Iterable[float | None] = ()) -> int:
+    """Return how many runs a job runs at most.
+
+    Args:
+        likely_s: how long they take, None if unknown: `auto` then puts only those into a job that start at once.
+    """
+    if not shares_jobs(config):
+        return 1
+    slurm, times_s = config.slurm, list(likely_s)
+    if slurm.runs_per_job != AUTO:
+        return max(slurm.runs_per_job, slurm.lanes)
+    longest_s = max((seconds or inf for seconds in times_s), default=inf)
+    room_s = 60 * slurm.time_min - slurm.signal_delay_s - EARLY_S
+    return min(MOST_RUNS, max(1, int(room_s // longest_s)) * slurm.lanes)
 
 
 def width(job: Sequence[object], config: RunConfig) -> int:
@@ -245,11 +263,11 @@ def width(job: Sequence[object], config: RunConfig) -> int:
 
 
 def jobs_by_width(
-    items: Sequence[_T], config: RunConfig, run_of: Callable[[_T], RunRow | Run]
+    items: Sequence[_T], config: RunConfig, run_of: Callable[[_T], RunRow | Run], likely_s: Iterable[float | None] = ()
 ) -> list[tuple[int, list[list[_T]]]]:
-    """Return the jobs of items of one shape, see `shared_jobs`, by their width."""
+    """Return the jobs of items of one shape, see `shared_jobs`, by their width; `likely_s` as of `runs_per_job`."""
     widths: dict[int, list[list[_T]]] = defaultdict(list)
-    for job in shared_jobs(items, runs_per_job(config), run_of):
+    for job in shared_jobs(items, runs_per_job(config, likely_s), run_of):
         widths[width(job, config)].append(job)
     return [*widths.items()]
 
@@ -302,7 +320,7 @@ class Shapes:
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
             request = resources(config, mem_scale=mem_scale, exclude=exclude)
-            key = json.dumps([request, runs_per_job(config), config.slurm.lanes], sort_keys=True)
+            key = json.dumps([request, config.slurm.runs_per_job, config.slurm.lanes], sort_keys=True)
             self._known[same] = key, request, config  # which keeps its sections' ids
         key, request, _ = self._known[same]
         return key, request

@@ -62,7 +62,7 @@ def write_intent(
         )
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, events)
-        likely = _likely(conn, writer.campaign_id, group, saved) if shared else {}
+        likely = likely_s(conn, writer.campaign_id, [action.run for action in group], saved) if shared else {}
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
@@ -81,16 +81,16 @@ def write_intent(
         return [element(row, action) for row, action in zip(rows, group, strict=True)]
 
 
-def _likely(conn: Connection, campaign_id: int, group: Sequence[Submit], saved: Mapping[int, int]) -> dict[int, float]:
-    """Return the likely durations of attempts by run id, as far as like runs have shown them."""
+def likely_s(conn: Connection, campaign_id: int, runs: Sequence[RunRow], saved: Mapping[int, int]) -> dict[int, float]:
+    """Return the likely durations of attempts by run id, as far as like runs have shown them; `saved`: their steps."""
     history = read_history(conn, campaign_id)
 
-    def likely_s(run: RunRow) -> float | None:
+    def seconds_of(run: RunRow) -> float | None:
         steps = run.target_step and max(0, run.target_step - saved.get(run.id, 0))
         found = history.forecast(run.params, lambda: run.config, steps)
         return found and found.seconds
 
-    return {action.run.id: seconds for action in group if (seconds := likely_s(action.run)) is not None}
+    return {run.id: seconds for run in runs if (seconds := seconds_of(run)) is not None}
 
 
 def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:

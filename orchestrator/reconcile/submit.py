@@ -44,12 +44,13 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
+from dscampaign.orchestrator.spec.model import AUTO
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
 from .attempt_files import newest_begun, take_claim
 from .campaign_folder import run_folders
 from .environment import note_cluster
-from .intent import Element, write_intent
+from .intent import Element, likely_s, write_intent
 from .lease import FencedWriter
 from .origin import Origin
 from .set_aside import in_words, may_pass
@@ -96,7 +97,7 @@ def submit(
     for action in actions:
         if action.joins:
             _join_apart(action, action.joins, target, failures)
-    shapes = _batches([action for action in actions if action.joins is None], failures)
+    shapes = _batches([action for action in actions if action.joins is None], failures, writer)
     full: dict[tuple[Any, ...], QueueFull] = {}
     for resources, jobs in counted("runs submitted", shapes, lambda shape: sum(map(len, shape[1]))):
         queue = tuple(map(resources.get, _LIMITED))
@@ -166,11 +167,11 @@ def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failu
             failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
-            for own, alone in _batches([action], failures):
+            for own, alone in _batches([action], failures, target.writer):
                 _submit_apart(alone, own, target, failures)
 
 
-def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], _Jobs]]:
+def _batches(actions: Sequence[Submit], failures: Failures, writer: FencedWriter) -> list[tuple[dict[str, Any], _Jobs]]:
     """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
     kinds = job_request.Shapes()
@@ -186,9 +187,21 @@ def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[s
     return [
         (_resources(alike[0][0], width), alike[start : start + ARRAY_LIMIT])
         for group in shapes.values()
-        for width, alike in job_request.jobs_by_width(group, group[0].config, lambda action: action.run)
+        for width, alike in job_request.jobs_by_width(
+            group, group[0].config, lambda action: action.run, _likely_s(group, writer)
+        )
         for start in range(0, len(alike), ARRAY_LIMIT)
     ]
+
+
+def _likely_s(group: Sequence[Submit], writer: FencedWriter) -> list[float | None]:
+    if group[0].config.slurm.runs_per_job != AUTO:
+        return []
+    runs = [action.run for action in group]
+    with writer.store.read() as conn:
+        saved = queries.saved_steps(conn, writer.campaign_id, [run.id for run in runs])
+        known = likely_s(conn, writer.campaign_id, runs, saved)
+    return [known.get(run.id) for run in runs]
 
 
 def _resources(action: Submit, width: int) -> dict[str, Any]:
@@ -238,7 +251,7 @@ def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> No
     writer, paths = target.writer, target.paths
     _require_trust(paths)
     group = [action for job in jobs for action in job]
-    shared, lanes = job_request.runs_per_job(group[0].config) > 1, job_request.width(jobs[0], group[0].config)
+    shared, lanes = job_request.shares_jobs(group[0].config), job_request.width(jobs[0], group[0].config)
     token = job_request.new_token(paths.campaign, [action.run.name for action in group])
     origin = _origin(writer)
     rows = write_intent(jobs, token, writer, paths, origin, shared=shared)
@@ -320,7 +333,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
     """The excluded nodes may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
-    for resources, part in _batches(everywhere, Failures()):
+    for resources, part in _batches(everywhere, Failures(), target.writer):
         _submit_batch(part, resources, target)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from math import ceil
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -122,6 +122,10 @@ SlurmTime = Annotated[Text, _readable(parse_time_min)]
 """A Slurm time: `90`, `4:00:00` or `2-12`."""
 
 
+MOST_RUNS: Final = 1000
+"""Most runs of a job."""
+
+
 class SlurmConfig(SpecSection):
     """Resources that an attempt requests. Other long options of sbatch are passed through."""
 
@@ -159,9 +163,10 @@ class SlurmConfig(SpecSection):
     each run gets an equal part of it."""
     array_parallelism: Whole = Field(default=64, ge=1)
     """Jobs of an array that run at a time, at most."""
-    runs_per_job: Whole = Field(default=1, ge=1, le=1000)
+    runs_per_job: Annotated[Whole, Field(ge=1, le=MOST_RUNS)] | Literal["auto"] = 1
     """[Runs of one job](cluster.md#several-runs-in-one-job), in turn: all conditions of a repeat if they fit, in an
-    order that rotates by repeat. `time` is then the job's. With `gpus_per_run` at least the runs that share a node."""
+    order that rotates by repeat. `time` is then the job's. With `gpus_per_run` at least the runs that share a node.
+    `auto` takes as many as likely fit into `time`, as soon as like runs have shown how long they take."""
     setup: Lines = ()
     """[Shell lines](cluster.md#setup) to run before the training, such as `module load cuda`: a list or a block of
     text."""

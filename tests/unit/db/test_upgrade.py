@@ -53,7 +53,8 @@ def _require_tables(store: Store) -> None:
 def test_the_oldest_schema_that_is_upgraded_becomes_the_newest(url: str) -> None:
     store = Store.open(url)
     with store.write() as conn:
-        for table, column in (("run", "cause"), ("attempt", "task"), ("attempt", "position")):
+        added = (("run", "cause"), ("attempt", "task"), ("attempt", "position"), ("attempt", "job_token"))
+        for table, column in added:
             conn.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
         conn.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")
     assert upgrade(store) == ("0004", HEAD)

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.states import AttemptState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.shared.job_record import JobRecord, StepEnd
+from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.job_request import shared_jobs
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import CancelJob, Finish, Revoke, SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.shared_jobs import own_part
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, JobShare, Queue, RunView
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.tests.support.policy_world import (
     NOW_S,
     attempt_row,
@@ -22,6 +25,7 @@ from dscampaign.tests.support.policy_world import (
     job,
     of_kind,
     outcome,
+    rank_error,
     run_row,
     run_view,
     snapshot,
@@ -128,3 +132,37 @@ def test_the_state_of_a_job_is_not_that_of_each_run() -> None:
     assert part("RUNNING", with_job, outcome(ended_by="signal")) == ("RUNNING", False)
     again = replace(ended, ended={1: StepEnd(75, NOW_S - 3100)})  # the first start of a job that was requeued
     assert part("RUNNING", again, outcome(ended_by="signal")) == ("FAILED", False)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "likely_s", "most"),
+    [
+        ({}, [600.0, 900.0], 3),  # of an hour, less the time to save
+        ({"gpus_per_run": 2}, [600.0, 900.0], 12),
+        ({}, [600.0, None], 1),
+        ({"gpus_per_run": 2}, [], 4),
+        ({}, [5000.0], 1),
+        ({"time": "7-0"}, [1.0], 1000),
+        ({"runs_per_job": 2, "gpus_per_run": 2}, [600.0], 4),
+    ],
+)
+def test_auto_takes_as_many_runs_as_likely_fit(slurm: dict[str, Any], likely_s: list[float | None], most: int) -> None:
+    config = RunConfig.model_validate({"slurm": {"runs_per_job": "auto", **slurm}})
+    assert (job_request.runs_per_job(config, likely_s), job_request.shares_jobs(config)) == (most, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "runs", "joins"),
+    [
+        (("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"), True, True),
+        (("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"), False, False),
+        (("builtins.RuntimeError", "boom"), True, False),
+    ],
+)
+def test_a_smaller_attempt_joins_the_job_while_it_runs_others(error: tuple[str, str], runs: bool, joins: bool) -> None:
+    row = attempt_row(**SHARED)
+    share, ended = JobShare(runs, began=True), job("FAILED", nodes="n1", started_s=NOW_S - 900, ended_s=NOW_S - 100)
+    view = AttemptView(row, ended, outcomes=(outcome(rank_error(0, *error)),), claimed=True, share=share)
+    run = run_row(generation=1, state=RunState.RUNNING)
+    [submit] = of_kind(Submit, decided(run_view(view, run=run, retry=RetryConfig(backoff_s=0))))
+    assert submit.joins == (row if joins else None)
