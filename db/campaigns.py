@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, String, and_, case, cast, delete, func, or_, select
+from sqlalchemy import Connection, Label, String, and_, case, cast, delete, func, or_, select
 
 from . import schema
 from .records import COMPLETED, COMPLETED_EARLY, THINNED
@@ -90,10 +90,7 @@ def rank_seconds(
     """Return the usage of all attempts, also of those that still run, by campaign and resources; or of one campaign."""
     run, attempt = schema.run.c, schema.attempt.c
     conditions = [] if campaign_id is None else [run.campaign_id == campaign_id]
-    slurm = [run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres")]
-    own = cast(run.config["slurm", "gpus_per_run"].as_integer(), String)  # of a run that shares its node
-    gpus = [func.coalesce(own, slurm[0]).label("gpus_per_node"), case((own.is_(None), slurm[1])).label("gres")]
-    fields = [run.campaign_id, *gpus, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
+    fields = [run.campaign_id, *_asked()]
     used = select(*fields, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *conditions)
     usage = used.subquery().c
     alike = (usage.campaign_id, usage.gpus_per_node, usage.gres, usage.ranks_per_node)
@@ -113,9 +110,17 @@ def rank_seconds(
 def asked(conn: Connection, campaign_id: int) -> dict[int, Asked]:
     """Return the resources of each run of a campaign, by run id."""
     run = schema.run.c
-    slurm = (run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
-    query = select(run.id, *slurm, run.config["ranks_per_node"].as_integer())
-    return {row[0]: Asked(*row[1:]) for row in conn.execute(query.where(run.campaign_id == campaign_id))}
+    rows = conn.execute(select(run.id, *_asked()).where(run.campaign_id == campaign_id))
+    return {run_id: Asked(gpus, gres, ranks) for run_id, gpus, gres, ranks in rows}
+
+
+def _asked() -> list[Label[Any]]:
+    """Return the columns of `Asked`: a run that shares its node asks for GPUs of its own."""
+    config = schema.run.c.config
+    gpus, gres = (config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
+    own = cast(config["slurm", "gpus_per_run"].as_integer(), String)
+    columns = func.coalesce(own, gpus), case((own.is_(None), gres)), config["ranks_per_node"].as_integer()
+    return [column.label(name) for column, name in zip(columns, Asked._fields, strict=True)]
 
 
 def _completed_early(conn: Connection) -> dict[int, int]:

@@ -269,8 +269,8 @@ class NastySlurm:
             for job in named[-1:]:
                 if job.live:
                     ended = (part.queue.record.ended if part.queue else () for part in job.parts)
-                    named = zip(job.parts, ended, strict=True)
-                    self.cancelled |= {part.payload.run for part, done in named if part.index not in done}
+                    parts = zip(job.parts, ended, strict=True)
+                    self.cancelled |= {part.payload.run for part, done in parts if part.index not in done}
                     waits = job.state in LIVE_PENDING
                     with self._effects.elsewhere():  # its agents write how they ended
                         self.end(job, FATES["is cancelled by somebody"])
