@@ -161,7 +161,8 @@ def test_every_promise_is_kept(trial: Trial) -> None:
 def test_three_jobs_run_24_runs(done: Observed, trial: Trial, lanes: int) -> None:
     jobs = Counter(rows[0].job_id for rows in done.attempts.values())
     assert sorted(jobs.values()) == [PER_JOB] * 3
-    assert max(map(most_at_a_time, spans(trial).values())) == lanes
+    most = max(map(most_at_a_time, spans(trial).values()))
+    assert most == 1 if lanes == 1 else 2 <= most <= lanes
 
 
 def test_no_trouble_is_anothers(done: Observed, lanes: int) -> None:
@@ -239,8 +240,8 @@ def test_runs_side_by_side(slurm: SlurmCluster, tmp_path: Path) -> None:
     jobs = spans(trial)
     first = jobs[str(done.attempts["case-quiet-0"][0].job_id)]
     assert len(first) >= len(cases)
-    assert most_at_a_time(first) == LANES
-    assert {len(gpus.split(",")) for of_job in jobs.values() for *_, gpus in of_job} == {2}
+    assert 2 <= most_at_a_time(first) <= LANES  # the first may end before the last begins
+    assert {gpus for *_, gpus in first} == {"0,1", "2,3", "4,5", "6,7"}
 
 
 def end_of_job(slurm: SlurmCluster, made: Trial, label: str, *command: str) -> Callable[[Observed], bool]:
