@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
@@ -53,26 +53,6 @@ def iter_metrics(conn: Connection, campaign_id: int) -> Iterator[tuple[int, Metr
     for run_id in conn.execute(query).scalars().all():
         for row in metrics(conn, run_id):
             yield run_id, row
-
-
-class StepFigures(NamedTuple):
-    """The compared figures of a step, in the units of `METRIC_COLUMNS`; None means not reported, or not finite."""
-
-    step_time_s: float | None
-    tokens_per_s: float | None
-    mem_reserved_gb: float | None
-    loss: float | None
-    eval_loss: float | None
-
-
-def step_figures(conn: Connection, run_ids: Collection[int]) -> dict[int, list[StepFigures]]:
-    """Return the steps of these runs in order, by run id. Meant for short runs: all are read at once."""
-    by_run: dict[int, list[StepFigures]] = defaultdict(list)
-    columns = [run_metric.c[name] for name in StepFigures._fields]
-    query = select(run_metric.c.run_id, *columns).where(run_metric.c.run_id.in_(run_ids))
-    for run_id, *values in conn.execute(query.order_by(run_metric.c.run_id, run_metric.c.step)):
-        by_run[run_id].append(StepFigures._make(values))
-    return by_run
 
 
 def last_figures(conn: Connection, campaign_id: int, stage: Stage) -> dict[int, dict[str, float]]:

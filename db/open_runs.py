@@ -60,11 +60,10 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
         and_(_RUN.state.in_((RunState.COMPLETED, RunState.PRUNED)), over, succeeded),
         and_(_RUN.state == RunState.CANCELLED, *unwanted, unexplained, unrun),
     )
-    return _given(and_(_RUN.stage != Stage.SCREENING, ends))
+    return _given(ends)
 
 
 def _waits(cancelled: bool) -> ColumnElement[bool]:
-    """Screening runs are excluded: also while they wait, other runs depend on them."""
     if cancelled:
         return _given(_RUN.id.is_(None))
     as_submitted = and_(
@@ -77,7 +76,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
         _ATTEMPT.node_list == "",
         cast(_ATTEMPT.evidence, Text) == "{}",
     )
-    wanted = and_(_RUN.desired.in_(WANTED), _RUN.not_before_s.is_(None), _RUN.stage != Stage.SCREENING)
+    wanted = and_(_RUN.desired.in_(WANTED), _RUN.not_before_s.is_(None))
     return _given(and_(_RUN.state == RunState.QUEUED, wanted, as_submitted))
 
 
@@ -110,19 +109,17 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
     return ids, waiting
 
 
-def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: int = 0) -> tuple[list[int], bool]:
+def fresh_runs(conn: Connection, campaign_id: int, most: int, skipped: int = 0) -> tuple[list[int], bool]:
     """Return ids of runs without an attempt, in the order in which they start, and whether there are more.
 
     Runs that are not wanted any more come first: they need no room to be over.
 
     Args:
-        most: How many; None for all.
+        most: How many.
         skipped: How many to leave out at the beginning.
     """
     query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
     ordered = query.order_by(_RUN.desired.in_(WANTED), _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
-    if most is None:
-        return list(conn.execute(ordered).scalars()), False
     ids = list(conn.execute(ordered.offset(skipped).limit(most + 1)).scalars())
     return ids[:most], skipped > 0 or len(ids) > most
 

@@ -25,7 +25,7 @@ from .records import THINNED, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
 from .series import final_loss, run_series
-from .states import ENDED_RUN, TERMINAL_ATTEMPT, Stage
+from .states import ENDED_RUN, TERMINAL_ATTEMPT
 from .store import Store
 
 _LINES_LOOKED_AT: Final = 1000
@@ -94,10 +94,7 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
     with store.read() as conn:
         until_s = store.now(conn) - rule.after_s
         query = select(row.run_id, row.id, row.state, row.ended_s, row.evidence).join(run, run.c.id == row.run_id)
-        # Screening runs are short, and what they measured may yet decide which others start.
-        ended = query.where(
-            run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN), run.c.stage != Stage.SCREENING
-        )
+        ended = query.where(run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN))
         by_run: dict[int, list[Any]] = defaultdict(list)
         for record in conn.execute(ended.order_by(row.run_id, row.id)):
             by_run[record.run_id].append(record)

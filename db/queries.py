@@ -49,7 +49,7 @@ from .gpu_queries import (
     sampled_attempts,
 )
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
-from .metrics import extra_names, iter_metrics, last_figures, latest, metrics, newest_lines, step_figures, step_times
+from .metrics import extra_names, iter_metrics, last_figures, latest, metrics, newest_lines, step_times
 from .records import (
     GROWS,
     OPENED_ELSEWHERE,

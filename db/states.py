@@ -20,7 +20,7 @@ class RunState(StrEnum):
     PRUNED = "pruned"
     """A trial of a search that others surpassed."""
     SCREENED = "screened"
-    """Left out: its condition's screening run showed that it is not worth its time."""
+    """Left out by an earlier version: its condition's screening run showed that it is not worth its time."""
 
 
 class CauseCode(StrEnum):
@@ -51,9 +51,10 @@ class Cause:
 
 
 class Stage(StrEnum):
-    """The part of a campaign that a run belongs to; without `screen` and `search` there is only one."""
+    """The part of a campaign that a run belongs to; without `search` and `then` there is only one."""
 
     SCREENING = "screening"
+    """A short run of each point before any ran in full, by an earlier version; SCREENED runs did not follow."""
     TRIAL = "trial"
     """A trial of a search; the runs that confirm the best are full ones."""
     THEN = "then"

@@ -16,7 +16,7 @@ from dscampaign.db.records import AttemptRow, CheckpointRow, EventRow, MemoryObs
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.documents import ATTEMPT, FIGURES, MEMORY, SCHEMA_VERSION, SIZES
 from dscampaign.orchestrator.campaign.foreign_logs import Proof, SeenFile
-from dscampaign.orchestrator.campaign.plan import ScreeningPlan, Sign
+from dscampaign.orchestrator.campaign.plan import Sign
 from dscampaign.orchestrator.doctor.check import Severity
 from dscampaign.orchestrator.errors import Problem
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -145,7 +145,7 @@ def _plan() -> Fields:
     return {
         "campaign": str, "executor": str, "to_submit": int, "kept": int, "to_cancel": int, "later": int,
         "jobs": int, "arrays": int, "gpu_hours": float | None, "likely_gpu_hours": float | None,
-        "first_start_s": float | None, "screening": ScreeningPlan | None, "notes": list[str],
+        "first_start_s": float | None, "notes": list[str],
         "runs": _list(_part("Run", run)),
     }
 

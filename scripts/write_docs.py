@@ -49,7 +49,6 @@ from dscampaign.orchestrator.spec.sections import (
     RetentionConfig,
     RetryConfig,
     RetryRule,
-    ScreenConfig,
     TensorBoardConfig,
     WandbConfig,
 )
@@ -183,7 +182,6 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "retry": RetryConfig,
     "retry.rules": RetryRule,
     "prune": PruneConfig,
-    "screen": ScreenConfig,
     "search": SearchConfig,
     "search.halving": HalvingConfig,
     "search.confirm": ConfirmConfig,

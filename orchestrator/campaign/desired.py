@@ -66,7 +66,7 @@ class Submission:
     @property
     def rules(self) -> dict[str, Any]:
         """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
-        sections = {"screen": self.spec.screen, "retention": self.spec.retention, "notify": self.spec.notify}
+        sections = {"retention": self.spec.retention, "notify": self.spec.notify}
         values = {
             name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
         }

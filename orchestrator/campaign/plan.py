@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dscampaign.db import queries
 from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
-from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
+from dscampaign.db.states import UNSETTLED_RUN, RunState, shown_state
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.commands import counted, typed
@@ -32,7 +31,6 @@ from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.forecast import Forecast, read_history
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
-from dscampaign.orchestrator.reconcile.screening import ScreeningRule, work_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import AUTO, RunConfig, Spec
 from dscampaign.orchestrator.spec.trials import CONFIRMS
@@ -53,8 +51,6 @@ class Sign(StrEnum):
 
     CREATE = "+"
     RESUBMIT = "~"
-    LATER = "?"
-    """If the screening keeps its point."""
     KEEP = "="
     CANCEL = "-"
 
@@ -118,31 +114,6 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class ScreeningPlan:
-    """The two stages of a campaign, and their cost.
-
-    Attributes:
-        steps: of a screening run.
-        rule: the rule for points that then run in full, as text.
-        open: screening runs that are still to come or under way; with none, the points are chosen.
-        most: full runs that the rule lets start at most, of those that wait.
-        gpu_hours, likely_gpu_hours: of these, see `GpuHours`; None without Slurm.
-    """
-
-    steps: int
-    rule: str
-    open: int
-    most: int
-    gpu_hours: float | None
-    likely_gpu_hours: float | None
-
-    @property
-    def hours(self) -> GpuHours | None:
-        """The GPU-hours of the full runs; None without Slurm."""
-        return None if self.gpu_hours is None else GpuHours(self.gpu_hours, self.likely_gpu_hours)
-
-
-@dataclass(frozen=True)
 class Plan:
     """All runs of a campaign with the effect on each.
 
@@ -157,8 +128,8 @@ class Plan:
     trouble: Unreachable | None = None
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    screening: ScreeningPlan | None = None
     first_start_s: float | None = None
+    later: int = 0
 
     @property
     def starting(self) -> list[Run]:
@@ -192,13 +163,14 @@ class Plan:
 
     @property
     def all_hours(self) -> GpuHours:
-        """Those of the runs that are submitted now, and of those that may follow a screening."""
-        return (self.hours or GpuHours()) + ((self.screening and self.screening.hours) or GpuHours())
+        """Those of the runs that are submitted now, and of those that a search may add."""
+        hours, times = self.hours or GpuHours(), 1 + self.later / max(1, len(self.starting))
+        return GpuHours(hours.most * times, hours.likely and hours.likely * times)
 
     @property
     def all_runs(self) -> int:
-        """How many runs are submitted now, and at most after a screening."""
-        return len(self.starting) + (self.screening.most if self.screening else 0)
+        """How many runs are submitted now, and may be added by a search."""
+        return len(self.starting) + self.later
 
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
@@ -226,8 +198,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
-    screens = submission.spec.screen is not None
-    items = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
+    items = list(_with_memory(store, list(_planned(change, submits, early))))
     items = _with_times(store, campaign, change, items) if store else items
     planned = map(_with_needs, counted("runs planned", items))
     runs = sorted(planned, key=lambda item: _place(item.run, order))
@@ -241,12 +212,15 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
+    later = 0
     if search := submission.spec.search:
         confirm, many = search.confirm, count(search.trials, "trial")
+        known = sum(item.run is not None and item.run.ordinal is not None for item in runs)
+        later = max(0, search.trials + confirm.top * confirm.repeats - known)
         again = f"then the best {confirm.top} again, {count(confirm.repeats, 'run')} each"
         notes.append(f"search: at most {many}, {search.parallel} at a time; {again}")
-    screening = _screening(submission, runs)
-    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), noted, screening)
+    notes, name = tuple(notes), submission.spec.name
+    return Plan(name, submission.spec.executor, tuple(runs), trouble, notes, noted, later=later)
 
 
 def _place(run: Run | None, order: Mapping[str, int]) -> int:
@@ -255,24 +229,6 @@ def _place(run: Run | None, order: Mapping[str, int]) -> int:
     if run is None:
         return last
     return order.get(run.config_hash, last) if run.ordinal is None else run.ordinal
-
-
-def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
-    screen = submission.spec.screen
-    rule = ScreeningRule.of(submission.rules) if screen else None
-    if screen is None or rule is None:
-        return None
-    later: dict[str, list[ToRun]] = defaultdict(list)
-    for item in planned:
-        if item.run and item.sign is Sign.LATER:
-            later[work_of(item.run.stored_config)].append(item.to_run)
-    most = screen.keep * submission.spec.repeats if isinstance(screen.keep, int) else None
-    largest = partial(sorted, key=lambda one: one.config.slurm.most_gpu_hours, reverse=True)
-    chosen = [one for alike in later.values() for one in largest(alike)[:most]]
-    hours = hours_of(jobs_of(chosen)) if submission.spec.executor == "slurm" else None
-    screens = [item for item in planned if item.run and item.run.stage is Stage.SCREENING]
-    still = sum(item.starts or item.why in UNSETTLED_RUN for item in screens)
-    return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours and hours.most, hours and hours.likely)
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
@@ -316,17 +272,14 @@ def _completed_early(store: Store, campaign: CampaignRow) -> frozenset[int]:
         return frozenset(run.run_id for run in queries.status(conn, campaign.id) if run.early)
 
 
-def _planned(
-    change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int], *, screens: bool
-) -> Iterator[PlannedRun]:
+def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int]) -> Iterator[PlannedRun]:
     for run in change.create:
-        later = screens and run.stage is Stage.FULL
-        yield PlannedRun(Sign.LATER if later else Sign.CREATE, run.name, "", run, run.micro_batch)
+        yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
         reason, differing = "its experiment changed in the spec", _differing(row, run)
         yield PlannedRun(Sign.RESUBMIT, row.name, reason, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
-        kept = _kept(row, run, submits.get(row.id), screens=screens)
+        kept = _kept(row, run, submits.get(row.id))
         kept = replace(kept, why=words(COMPLETED_EARLY)) if row.id in early and not kept.starts else kept
         yield replace(kept, differing=_differing(row, run))
     for row in change.drop:
@@ -335,9 +288,7 @@ def _planned(
         yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, reason, params=row.params)
 
 
-def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> PlannedRun:
-    if submit is None and screens and run.stage is Stage.FULL and row.state is RunState.PENDING and not row.generation:
-        return PlannedRun(Sign.LATER, row.name, "", run, run.micro_batch)
+def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
     if submit is None:
         return PlannedRun(Sign.KEEP, row.name, shown_state(row.state, as_kept(row, run).desired), run, run.micro_batch)
     sign, reason = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
@@ -364,7 +315,7 @@ def _with_times(
         done = {run.name: saved[row.id] for row, run in change.keep if row.id in saved} if saved else {}
 
         def likely(item: PlannedRun) -> Forecast | None:
-            run = item.run if item.starts or item.sign is Sign.LATER else None
+            run = item.run if item.starts else None
             if run is None:
                 return None
             steps = run.target_step and max(0, run.target_step - done.get(run.name, 0))

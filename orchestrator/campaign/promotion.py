@@ -33,7 +33,6 @@ REMOVED: Final[tuple[Keys, ...]] = (
     ("matrix",),
     ("baseline",),
     ("repeats",),
-    ("screen",),
     ("search",),
     ("max_runs",),
     ("train", "epochs"),

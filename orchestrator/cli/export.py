@@ -129,7 +129,7 @@ _SHOWN: Final = 8
 def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> int:
     """Write the spec of one longer run of the recommended condition.
 
-    It is the campaign's spec without comments, matrix, repeats and screening, with the settings of that condition and a
+    It is the campaign's spec without comments, matrix, repeats and search, with the settings of that condition and a
     new name. Without a proven recommendation, name a condition.
 
     Examples:

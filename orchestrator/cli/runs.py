@@ -214,7 +214,7 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    failed and held runs. RUN may be a pattern. Runs that were screened or completed early need RUN or an option, runs
+    failed and held runs. RUN may be a pattern. Runs that were screened, or completed early, need RUN or an option, runs
     that are no longer in the spec RUN.
 
     Examples:

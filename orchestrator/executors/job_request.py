@@ -142,7 +142,7 @@ def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None
 def search_key(config: RunConfig) -> str:
     """Return a key that is equal for runs whose steps take as long and need as much: they train with one micro-batch.
 
-    Such are repeats, a point's screening run and its full ones, and points that differ in their learning rate alone.
+    Such are repeats, and points that differ in their learning rate alone.
     """
     others: dict[str, Any] = {"retry": True, "prune": True, "forward": True, "metrics": True, "slurm": {"time"}}
     same = config.model_dump(mode="json", exclude={**others, "train": set(ALIKE_IN_SPEED)})

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import (
-    ABSENT,
     SETTLED_RUN,
     AttemptState,
     Cause,
@@ -31,7 +30,6 @@ from .attempt_history import EndedAttempt, NodeEvidence, attempt_history, ended_
 from .attempt_state import follow_attempt, transitions
 from .origin import why_held
 from .retry_policy import PassContext
-from .screening import gates
 from .set_aside import in_words, is_given_up, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
@@ -54,8 +52,8 @@ class _Seen:
 def decide(snapshot: Snapshot) -> list[Action]:
     """Return the actions of this pass, run by run, in an order that is safe to carry out.
 
-    Screening runs come first, and all first repeats before any second one, so that drift of a machine affects all
-    conditions alike.
+    Trials come first, and all first repeats before any second one, so that drift of a machine affects all conditions
+    alike.
     """
     observed, broken = _each(
         sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
@@ -64,16 +62,13 @@ def decide(snapshot: Snapshot) -> list[Action]:
     nodes = NodeEvidence.of(everything, snapshot.trained_on, snapshot.trained_with)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
-    views: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
-    wanted_runs = [item.run for item in views if item.run.desired != ABSENT]
-    screened = gates(wanted_runs, snapshot.screenings, snapshot.campaign.provenance)
     active = sum(1 for item in observed if item.history is None) + sum(1 for item in broken if item.attempt)
     active += snapshot.queue.length
     actions: list[Action] = [action for item in broken for action in _leave(item, snapshot)]
     for item in observed:
         planned = _planned(item, snapshot, nodes, context)
         submits = any(isinstance(action, Submit) for action in planned)
-        if submits and (held := screened.get(item.view.run.id) or closed or code_lost(item.view, snapshot)):
+        if submits and (held := closed or code_lost(item.view, snapshot)):
             planned = [*item.found, *set_run(item.view, *held)]
         elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]

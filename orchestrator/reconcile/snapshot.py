@@ -24,8 +24,6 @@ from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 
-from .screening import Screening
-
 ABSENCE = "absence"
 """Key of an attempt's evidence."""
 
@@ -273,7 +271,6 @@ class StoreState:
 
     Attributes:
         ledgers: measured memory, by memory key.
-        screenings: measurements of screening runs, by run id; none are needed once all points are decided.
         more: whether further runs wait to be begun.
         failed: attempts of other runs which may show a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
@@ -284,7 +281,6 @@ class StoreState:
     now_s: float
     campaign: CampaignRow
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    screenings: Mapping[int, Screening] = field(default_factory=dict)
     more: bool = False
     failed: Sequence[AttemptRow] = ()
     trained_on: Callable[[], frozenset[str]] = frozenset

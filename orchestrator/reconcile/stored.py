@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from dscampaign.db import campaigns, open_runs, queries
 from dscampaign.db.open_runs import WaitingAttempt
-from dscampaign.db.records import AttemptRow, CampaignRow, RunRow, untimed_steps
-from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -24,7 +24,6 @@ from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 from .lease import lease_name
-from .screening import Screening
 from .snapshot import StoreState
 
 QUEUE_FULL: Final = "queue.full"
@@ -144,10 +143,8 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         )
 
 
-def _most(conn: Connection, store: Store, campaign: CampaignRow, running: int) -> int | None:
-    """Return how many fresh runs to look at; None for all, as screening decides on them together."""
-    if campaign.provenance.get("screen"):
-        return None
+def _most(conn: Connection, store: Store, campaign: CampaignRow, running: int) -> int:
+    """Return how many fresh runs to look at."""
     limit = campaign.limits.get("running")
     full_s = queries.newest_event_s(conn, campaign.id, QUEUE_FULL)
     if full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S:
@@ -182,7 +179,6 @@ def _stored(
         attempts=attempts,
         ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows, memory_keys),
         checkpoint_bytes=queries.checkpoint_sizes(conn, storage),
-        screenings=_screenings(conn, runs, attempts),
         gpu_seconds=partial(_gpu_seconds, store, campaign, now_s),
     )
 
@@ -209,19 +205,6 @@ def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
         return False
     ran = [row for row in rows if row.failure_class != FailureClass.RETURNED]
     return rows[-1].state in TERMINAL_ATTEMPT and bool(ran) and ran[-1].failure_class == FailureClass.STORAGE
-
-
-def _screenings(
-    conn: Connection, runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]]
-) -> dict[int, Screening]:
-    """They matter only while they may still decide whether a run starts."""
-    done = [run for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
-    if not done or not any(run.stage is Stage.FULL and not run.generation for run in runs):
-        return {}
-    steps = queries.step_figures(conn, [run.id for run in done])
-    return {
-        run.id: Screening.of(steps.get(run.id, ()), attempts.get(run.id, ()), untimed_steps(run.config)) for run in done
-    }
 
 
 def _undecided(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +21,7 @@ from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotte
 from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
-from .matrix import SCREENS, AxisSetting, Path, Point, points, run_name, short_name
+from .matrix import AxisSetting, Path, Point, points, run_name, short_name
 from .model import RunConfig, Spec
 from .strategies import Origins, canonical
 from .validate import check
@@ -54,7 +54,7 @@ class Run:
         global_batch: Samples of an optimizer step; None for a command without it.
         micro_batch: Samples of one forward pass on a rank, at first; None if it is searched for.
         accumulation: Passes of an optimizer step, at first.
-        stage: Whether it is a short run that screens its point, a trial of a search, or a full one.
+        stage: Whether it is a trial of a search, a follow-up of another, or a full one.
         ordinal: Its place in the campaign, if not that in the spec.
     """
 
@@ -98,7 +98,7 @@ class Run:
 
 
 def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None = None) -> tuple[Run, ...]:
-    """Return all runs of a spec: the screening runs first, then each repeat of each point of the matrix.
+    """Return all runs of a spec: each repeat of each point of the matrix.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
@@ -108,7 +108,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         InvalidSpec: With the errors of all points.
     """
     all_points, findings = points(spec.matrix, placeholders.used(spec))
-    if (number := len(all_points) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
+    if (number := len(all_points) * spec.repeats) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
     reported = {place for finding in findings for place in finding.places}
@@ -124,10 +124,10 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
             config = config_of(base, point, local_gpus, sections, origins)
             point = as_read(point, config)  # noqa: PLW2901 - the same point
             configs.append((config, origins))
-            for stage, repeat, staged in _stages(spec, config):
-                run = run_of(staged, point, repeat, stage, local_gpus, others=runs)
+            for repeat in range(spec.repeats):
+                run = run_of(config, point, repeat, Stage.FULL, local_gpus, others=runs)
                 if other := hashes.get(run.config_hash):
-                    repeated.append(_duplicate(point, other, stage))
+                    repeated.append(_duplicate(point, other))
                     break
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
@@ -137,31 +137,13 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         hint = "name axes of the matrix, each with one of its values"
         findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
     findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
-    if spec.screen and len(all_points) == 1:
-        findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if check_options and not findings:
         wrong = check_options([config for config, _ in configs])
         placed = (_at_origin(f, origins) for (_, origins), own in zip(configs, wrong, strict=True) for f in own)
         findings = list(dict.fromkeys(placed))
     if findings:
         raise InvalidSpec(findings)
-    return tuple(sorted(runs.values(), key=lambda run: run.stage is not Stage.SCREENING))
-
-
-def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConfig]]:
-    """Return stage, repeat and configuration of each run of a point."""
-    if screen := spec.screen:
-        train = config.train
-        if train.steps is None and train.epochs is None:
-            hint = "set train.steps, and have the command stop there: {steps}, or CAMPAIGN_STEPS"
-            raise InvalidSpec([Finding((("screen",),), "needs to know how long a full run is", hint)])
-        if train.steps is not None and train.steps <= screen.steps:
-            message = f"is no shorter than a full run of {train.steps:,} steps"
-            raise InvalidSpec([Finding((("screen", "steps"),), message, f"at most {train.steps - 1:,}")])
-        short = train.model_copy(update=screen.shortened(train.warmup_steps))
-        slurm = config.slurm.model_copy(update={"time": screen.time} if screen.time else {})
-        yield Stage.SCREENING, 0, config.model_copy(update={"train": short, "slurm": slurm})
-    yield from ((Stage.FULL, repeat, config) for repeat in range(spec.repeats))
+    return tuple(runs.values())
 
 
 def base_of(spec: Spec, **how: Any) -> dict[str, Any]:
@@ -229,7 +211,7 @@ def run_of(
     values = placeholders.values_of(config, point, repeat)
     nameless = placeholders.fill(config, values)
     digest = _config_hash(nameless, point, local_gpus)
-    suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
+    suffix = f"-r{repeat}" if repeat else ""
     name = name or run_name(point.labels, suffix, digest, others)
     config = placeholders.fill(config, values | {"run": name}) if "run" in placeholders.used(config) else nameless
     ranks = config.ranks(local_gpus)
@@ -320,11 +302,8 @@ def _at_origin(finding: Finding, origins: Origins) -> Finding:
     return replace(finding, places=(place, *value, *finding.places), message=message)
 
 
-def _duplicate(point: Point, other: str, stage: Stage) -> Finding:
+def _duplicate(point: Point, other: str) -> Finding:
     places = tuple(setting.place for setting in point.settings) or (("matrix",),)
-    if stage is Stage.SCREENING:
-        message = f"is screened by the same experiment as {other}"
-        return Finding(places, message, "vary no length or warm-up that `screen` shortens, or leave `screen` out")
     message = f"is the same experiment as run {other}"
     return Finding(places, message, "remove it, or use repeats for the same point with other seeds")
 

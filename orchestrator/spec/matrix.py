@@ -33,8 +33,6 @@ _MAX_GRID: Final = 100_000
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40
 
-SCREENS: Final = "-screen"
-"""Suffix of the name of a run that screens its point."""
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,

@@ -41,7 +41,6 @@ from .sections import (
     ReconcilerConfig,
     RetentionConfig,
     RetryConfig,
-    ScreenConfig,
 )
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
@@ -389,8 +388,6 @@ class Spec(RunConfig):
     baseline: Annotated[dict[str, Scalar | None], AfterValidator(_by_short_names)] = Field(default={})
     """Axes and values of the condition to compare with, as `{zero_stage: 0}`
     ([default](results.md#what-is-compared))."""
-    screen: ScreenConfig | None = None
-    """[Short runs](#screening) that choose which points run in full."""
     search: SearchConfig | None = None
     """[A search](search.md): trials with sampled parameters instead of a matrix."""
     then: dict[Annotated[str, Field(pattern=_STAGE_NAME)], StageConfig] = Field(default={})

@@ -75,6 +75,7 @@ _NOT_HERE: Final = {
         "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size": (
             "the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits each layer"
         ),
+        "screen": "write `search`: `halving` stops weak trials early, `confirm` trains the best in full",
     }.items()
     for other in others.split()
 }

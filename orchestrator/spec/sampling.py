@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 _DIGITS: Final = 4
 """Significant digits of a sampled number: more would only be hard to read."""
-_TRIES: Final = 200
+_TRIES: Final = 50
 """Draws for a trial that is neither a repetition nor contradictory; then the space counts as exhausted."""
+_SMALL: Final = 10_000
+"""Combinations of a space that is searched to the last."""
 
 
 class Outcome(Enum):
@@ -79,7 +83,20 @@ def ask(
         params = _sampled(search, trials, number, again)
         if params not in known and accepts(params):
             return params
-    return None
+    return next((params for params in _every(search) if params not in known and accepts(params)), None)
+
+
+def _every(search: SearchConfig) -> Iterator[dict[str, Scalar]]:
+    """Yield all combinations of a small space of choices and whole numbers; nothing for any other."""
+    axes: list[Sequence[Scalar]] = []
+    for key in search.parameters:
+        kind, given = search.distribution(key)
+        if kind not in ("choice", "int"):
+            return
+        axes.append(given if kind == "choice" else range(given[0], given[1] + 1))
+    if math.prod(map(len, axes)) <= _SMALL:
+        for values in itertools.product(*axes):
+            yield dict(zip(map(short_name, search.parameters), values, strict=True))
 
 
 def study_of(search: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> optuna.Study:

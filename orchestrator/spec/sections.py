@@ -1,4 +1,4 @@
-"""Sections of a spec: `retry`, `prune`, `screen`, `metrics`, `reconciler`, `deepspeed`, `container`, `forward`, ..."""
+"""Sections of a spec: `retry`, `prune`, `metrics`, `reconciler`, `deepspeed`, `container`, `forward`, ..."""
 
 from __future__ import annotations
 
@@ -86,52 +86,6 @@ class PruneConfig(SpecSection):
     """Longest median step time in seconds, over at least 20 steps after `train.untimed_steps`."""
     not_finite: bool = False
     """End a run of your own script whose newest ten losses are not finite; the built-in training ends by itself."""
-
-
-PARETO: Final = "pareto"
-_WITHIN: Final = re.compile(r"within\s+([0-9]+(?:\.[0-9]+)?)\s*%")
-_WARM_UP_PART: Final = 10
-
-
-def _keep(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 1:
-            raise Hint(f"{value} keeps nothing", "keep at least 1")
-        return value
-    text = " ".join(str(value).lower().split())
-    if text == PARETO or (_WITHIN.fullmatch(text) and isinstance(value, str)):
-        return text
-    raise Hint(f"{value!r} is no rule", "write `pareto`, a number (3), or `within 10%`")
-
-
-class ScreenConfig(SpecSection):
-    """A short run of each point before any runs in full."""
-
-    steps: Annotated[Whole, Field(ge=2, le=2**31 - 1)]
-    """Optimizer steps of a screening run. The learning rate decays over these; warm-up takes at most a tenth."""
-    keep: Annotated[int | str, BeforeValidator(_keep)] = PARETO
-    """[Points to run in full](#screening): `pareto`, a number (`3`), or `within 10%`."""
-    time: SlurmTime | None = None
-    """Time limit of a screening job. Default: `slurm.time`."""
-
-    def shortened(self, warmup_steps: int) -> dict[str, Any]:
-        """Return the changes of `train` for a screening run, from a full run with this warm-up."""
-        return {
-            "steps": self.steps,
-            "epochs": None,
-            "warmup_steps": min(warmup_steps, self.steps // _WARM_UP_PART),
-            "checkpoint_every": None,
-            "keep_best": False,
-            "eval_every": None,
-            "profile_at": None,
-        }
-
-
-def share_of(keep: str) -> float:
-    """The part by which the rule `within 10%` lets a figure be worse than the best, such as 0.1."""
-    match = _WITHIN.fullmatch(keep)
-    assert match is not None
-    return float(match[1]) / 100
 
 
 _METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,99}")

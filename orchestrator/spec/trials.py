@@ -152,8 +152,6 @@ def _beside(spec: Spec) -> Iterator[Finding]:
         yield Finding((("matrix",), ("search",)), "stands beside `search`", hint)
     if spec.repeats > 1:
         yield Finding((("repeats",),), "a search trains each trial once", "write search.confirm.repeats")
-    if spec.screen:
-        yield Finding((("screen",),), "stands beside `search`", "write search.halving, which stops weak trials early")
     if spec.baseline:
         yield Finding((("baseline",),), "a search has no fixed condition", "leave it out")
     halving, train = spec.search.halving if spec.search else None, spec.train

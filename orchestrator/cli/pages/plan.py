@@ -31,7 +31,6 @@ from .text import Cell, Page, Style, changed_line, changed_name, table
 _STYLES: Final = {
     Sign.CREATE: Style.GREEN,
     Sign.RESUBMIT: Style.YELLOW,
-    Sign.LATER: Style.BLUE,
     Sign.KEEP: Style.DIM,
     Sign.CANCEL: Style.RED,
 }
@@ -63,13 +62,12 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     Args:
         everything: a row for every run, however many there are.
     """
-    later = "  ? if the screening keeps it" if plan.screening else ""
     most = None if everything or len(plan.runs) <= ROWS_AT_MOST else SHOWN_OF_MANY
     shown = sorted(plan.runs, key=lambda item: not _is_special(item))[:most] if most else plan.runs
     hidden = len(plan.runs) - len(shown)
     more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
-        [page.paint(f"{_LEGEND}{later}", Style.DIM)],
+        [page.paint(_LEGEND, Style.DIM)],
         [*_table(shown, page), *([page.paint(more, Style.DIM)] if hidden else [])],
         _command(plan),
         _differing(plan, page),
@@ -77,7 +75,6 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
         _shortages(plan, page),
         _ended_badly(plan),
         [clean(line) for line in (*plan.notes, *(f"note: {remark}" for remark in plan.remarks))],
-        _screening(plan),
         [summary(plan, page)],
     ]
     return "\n\n".join("\n".join(section) for section in sections if section)
@@ -126,15 +123,6 @@ def _basis(plan: Plan) -> str:
     counts = Counter(item.likely and item.likely.basis for item in plan.runs if item.starts)
     shown = (f"{count(number, 'run')} by {_BASES[basis]}" for basis, number in counts.most_common())
     return f" ({', '.join(shown) if len(counts) > 1 else ''.join(f'by {_BASES[basis]}' for basis in counts)})"
-
-
-def _screening(plan: Plan) -> list[str]:
-    stages = plan.screening
-    if stages is None or not stages.most:
-        return []
-    points = f"{count(stages.open, 'point')} of {stages.steps:,} steps each"
-    hours = "" if stages.hours is None else f", {hours_text(stages.hours)}"
-    return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}"]
 
 
 def _command(plan: Plan) -> list[str]:
@@ -200,8 +188,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "gpu_hours": plan.gpu_hours,
         "likely_gpu_hours": plan.likely_gpu_hours,
         "first_start_s": plan.first_start_s,
-        "later": plan.count(Sign.LATER),
-        "screening": asdict(plan.screening) if plan.screening else None,
+        "later": plan.later,
         "notes": [*plan.notes, *plan.remarks],
         "runs": [_document(item) for item in plan.runs],
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -259,16 +260,16 @@ def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Outp
     assert not (tmp_path / "campaign").exists()
 
 
-def test_what_may_follow_a_screening_counts(spec: Path, capsys: Output) -> None:
-    spec.write_text(f'{SPEC}screen: {{steps: 50, keep: 3, time: "0:30:00"}}\n')
+def test_what_a_search_may_add_counts(spec: Path, capsys: Output) -> None:
+    text = spec.read_text()
+    search = "search: {parameters: {depth: {int: [1, 90]}}, sampler: random, trials: 20, confirm: {top: 1}}\n"
+    spec.write_text(re.sub("(?ms)^(matrix|repeats):.*?(?=^[a-z]|\\Z)", "", text) + search)
     assert main(["plan", str(spec)]) == 0
     shown = capsys.readouterr().out
-    then = "at most 3 runs, at most 96 GPU-hours"
-    assert f"Screening: 4 points of 50 steps each; then in full the best 3 by speed: {then}" in shown
-    assert "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · at most 16 GPU-hours" in shown
+    assert "search: at most 20 trials, 8 at a time; then the best 1 again, 3 runs each" in shown
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
-    assert "112 GPU-hours exceed ask_above_gpu_hours = 100" in done.stderr
+    assert "23 runs exceed ask_above_runs = 20" in done.stderr
 
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: Output) -> None:

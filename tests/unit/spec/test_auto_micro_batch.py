@@ -67,13 +67,6 @@ def test_repeats_train_with_one_size_and_other_conditions_with_their_own(tmp_pat
     assert len(set(keys.values())) == 2
 
 
-def test_a_screening_run_searches_for_the_full_runs_of_its_point(tmp_path: Path) -> None:
-    spec = "screen: {{steps: 5, time: 10}}\n"
-    keys = {run.name: payload(run, tmp_path, None).search for run in runs(tmp_path, more=spec)}
-    assert keys["zero_stage-1-screen"] == keys["zero_stage-1"] == keys["zero_stage-1-r1"]
-    assert keys["zero_stage-1"] != keys["zero_stage-2"]
-
-
 @pytest.mark.parametrize(
     ("matrix", "number"),
     [

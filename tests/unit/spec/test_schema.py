@@ -29,7 +29,7 @@ train: {steps: 1e3, compile: "yes", dataset: wikitext, dropout: 0, model: {n_lay
 container: {image: "${IMAGE}", runtime: "${RUNTIME}"}
 forward: [wandb, {mlflow: }]
 retry: {oom: }
-screen: {steps: 10, keep: within 10%}
+then: {eval: {command: "eval.py {checkpoint}", slurm: {time: 5}}}
 matrix:
   lr: [1e-3, 0.01]
   on: [true, text]
