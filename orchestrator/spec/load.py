@@ -246,6 +246,9 @@ class _Prepared:
         self.in_image = isinstance(own, dict) and bool(own.get("workdir"))
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
         prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
+        search = data.get("search")
+        if isinstance(search, dict) and isinstance(given := search.get("parameters"), dict):
+            prepared["search"] = {**search, "parameters": self._parameters(given)}
         for name, places in self.unset.items():  # once for all its places
             self.findings.append(Finding(places, f"${{{name}}} is not set", f"export {name}, or write the value"))
         return prepared
@@ -259,6 +262,23 @@ class _Prepared:
             else values
             for name, values in matrix.items()
             if values is not None or name not in points
+        }
+
+    def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the distributions of a search with their choices filled in, as values of a matrix are."""
+        return {
+            name: {
+                kind: [
+                    self._choice(item, field_path(str(name)), ("search", "parameters", name, kind, index))
+                    for index, item in enumerate(values)
+                ]
+                if isinstance(values, list)
+                else values
+                for kind, values in distribution.items()
+            }
+            if isinstance(distribution, dict)
+            else distribution
+            for name, distribution in given.items()
         }
 
     def _choice(self, value: Any, path: tuple[str, ...] | None, place: FieldPath) -> Any:

@@ -43,6 +43,14 @@ def test_any_field_can_be_a_parameter(tmp_path: Path) -> None:
     assert run.config.slurm.cpus_per_task == run.params["cpus_per_task"]
 
 
+def test_choices_of_inputs_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("")
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    search = "{parameters: {train.dataset.path: {choice: ['./a.txt', '${FOLDER}/a.txt']}}}"
+    run = first(tmp_path, search, base=BASE.replace("lr: 1e-3", "steps: 9"))
+    assert run.params == {"path": str(tmp_path / "a.txt")}
+
+
 def test_a_combination_that_cannot_be_trained_is_drawn_again(tmp_path: Path) -> None:
     search = "{parameters: {zero_stage: {choice: [0, 2]}, offload: {choice: [optimizer, full]}}, trials: 9}"
     base = BASE.replace("lr: 1e-3", "steps: 9")
