@@ -95,7 +95,7 @@ def test_runs_without_an_attempt_are_begun_in_the_order_of_their_repeats(world: 
         queries.insert_runs(conn, world.campaign_id, new)
         names = {run.id: run.name for run in queries.runs(conn, world.campaign_id)}
         first, more = open_runs.fresh_runs(conn, world.campaign_id, 2)
-        whole, none = open_runs.fresh_runs(conn, world.campaign_id, None)
+        whole, none = open_runs.fresh_runs(conn, world.campaign_id, 3)
     assert ([names[run_id] for run_id in first], more) == (["b", "a"], True)
     assert ([names[run_id] for run_id in whole], none) == (["b", "a", "c"], False)
 
