@@ -25,8 +25,8 @@ from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.executors.storage import require_room
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.settings import Settings
-from dscampaign.orchestrator.spec.load import read_text, runs_of_text
-from dscampaign.orchestrator.spec.yaml_source import load, written
+from dscampaign.orchestrator.spec.load import runs_of_text
+from dscampaign.orchestrator.spec.yaml_source import load, read_text, written
 
 UNNAMED = Path("spec")
 """Stands for the file of a spec that is a mapping; its paths start in the present folder."""

@@ -116,7 +116,7 @@ def _file(store: str, folder: Path) -> Path | None:
 
 def _peek(path: Path) -> dict[str, str | None]:
     """Return name, dir and store of a spec that need not be valid: campaigns run on while their specs are edited."""
-    from dscampaign.orchestrator.spec.yaml_source import load
+    from dscampaign.orchestrator.spec.yaml_source import load, read_text
 
-    data = load(path.read_text(encoding="utf-8"), str(path)).data
+    data = load(read_text(path), str(path)).data
     return {key: value if isinstance(value := data.get(key), str) else None for key in ("name", "dir", "store")}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
 from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of
@@ -25,7 +25,7 @@ from .model import Spec
 from .texts import filled, secret_in
 from .texts import findings as findings_in
 from .wrong_values import existing, validation_findings
-from .yaml_source import YamlDocument, load, parse_value
+from .yaml_source import YamlDocument, load, parse_value, read_text
 
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 INPUTS: Final = frozenset(
@@ -129,20 +129,6 @@ def _news(findings: Iterable[Finding], earlier: Sequence[Finding]) -> list[Findi
     places = {place for finding in earlier for place in finding.places}
     inner = {finding.places[0][:length] for finding in earlier for length in range(1, len(finding.places[0]))}
     return [finding for finding in findings if not concerns(finding, places) and finding.places[0] not in inner]
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a spec; raise UserError if it cannot be read, SpecError if it is not UTF-8."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "`campaign init` writes a spec to start from") from error
-    try:
-        return content.decode().replace("\r\n", "\n").replace("\r", "\n")  # as a text file is read
-    except UnicodeDecodeError as error:
-        before = content[: error.start].splitlines(keepends=True)
-        line, column = (len(before), len(before[-1]) + 1) if before else (1, 1)
-        raise SpecError([Problem(str(path), line, column, "", "not UTF-8 text", "save it as UTF-8")]) from error
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -19,7 +20,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.resolver import VersionedResolver
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, Problem, SpecError, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, Problem, SpecError, UserError, dotted
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -89,6 +90,21 @@ class YamlDocument:
                 break
             inside = deeper
         return inside
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a spec; raise UserError if it cannot be read, SpecError if it is not UTF-8."""
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: {reason}", "`campaign init` writes a spec to start from") from error
+    try:
+        return content.decode().replace("\r\n", "\n").replace("\r", "\n")  # as a text file is read
+    except UnicodeDecodeError as error:
+        before = content[: error.start].splitlines(keepends=True)
+        line, column = (len(before), len(before[-1]) + 1) if before else (1, 1)
+        raise SpecError([Problem(str(path), line, column, "", "not UTF-8 text", "save it as UTF-8")]) from error
 
 
 def load(text: str, filename: str) -> YamlDocument:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.errors import Problem, SpecError
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import Problem, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 
@@ -151,10 +152,16 @@ def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
 def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, column: int, message: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_bytes(content)
-    with pytest.raises(SpecError) as caught:
-        load_spec(path)
-    (problem,) = caught.value.problems
-    assert (problem.line, problem.column, problem.message) == (line, column, message)
+    for read in (load_spec, lambda spec: locate(PlaceOptions(), [str(spec)])):
+        with pytest.raises(SpecError) as caught:
+            read(path)
+        (problem,) = caught.value.problems
+        assert (problem.line, problem.column, problem.message) == (line, column, message)
+
+
+def test_a_name_that_no_file_can_have_is_an_error() -> None:
+    with pytest.raises(UserError, match="null byte"):
+        load_spec("a\0b")
 
 
 @pytest.mark.parametrize(
