@@ -13,7 +13,7 @@ import click
 
 from dscampaign import __version__
 from dscampaign.db.errors import StoreError
-from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_OK, UserError, exit_code_of, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -21,6 +21,8 @@ from .console import json_text, store_options, verb
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+    from mcp.server.mcpserver.tools import Tool as ServerTool
+    from mcp_types import ToolAnnotations
 
 Tool = Callable[..., dict[str, Any]]
 
@@ -50,12 +52,23 @@ def server_of(place: PlaceOptions, *, allow_writes: bool) -> MCPServer:
     from mcp.server import MCPServer
     from mcp_types import ToolAnnotations
 
-    server = MCPServer("dscampaign", version=__version__, log_level="WARNING")
-    for tool in _reading(place):
-        server.add_tool(_answering(tool), annotations=ToolAnnotations(read_only_hint=True))
-    for tool in _writing(place) if allow_writes else ():
-        server.add_tool(_answering(tool), annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
-    return server
+    tools = [_strict(tool, ToolAnnotations(read_only_hint=True)) for tool in _reading(place)]
+    if allow_writes:
+        changes = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+        tools += [_strict(tool, changes) for tool in _writing(place)]
+    return MCPServer("dscampaign", version=__version__, log_level="WARNING", tools=tools)
+
+
+def _strict(tool: Tool, annotations: ToolAnnotations) -> ServerTool:
+    """Return a tool that refuses unknown arguments: `retry(run=...)` without its runs would retry all."""
+    from mcp.server.mcpserver.tools import Tool as ServerTool
+
+    strict = ServerTool.from_function(_answering(tool), annotations=annotations)
+    arguments = strict.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    strict.parameters = arguments.model_json_schema()
+    return strict
 
 
 def _answering(tool: Tool) -> Tool:
@@ -82,10 +95,14 @@ def _reading(place: PlaceOptions) -> list[Tool]:
         run_document,
         status_document,
     )
+    from dscampaign.orchestrator.campaign.selection import open_selection
 
     from .pages.plan import plan_document
 
     where = place._asdict()
+
+    def having(campaign: str | None, *runs: str) -> Campaign:
+        return Campaign.open(campaign or open_selection(place, runs)[1].name, **where)
 
     def plan(spec: Path, sets: Sequence[str] = ()) -> dict[str, Any]:
         """Show the effect of submitting a spec, a YAML file; `sets` override fields, such as train.steps=10."""
@@ -93,19 +110,21 @@ def _reading(place: PlaceOptions) -> list[Tool]:
 
     def status(campaign: str | None = None, runs: Sequence[str] = ()) -> dict[str, Any]:
         """Show the state, step, loss and speed of runs; `runs` are names or patterns, such as zero_stage-3*."""
-        return status_document(*Campaign.open(campaign, **where).selected(*runs))
+        return status_document(*having(campaign, *runs).selected(*runs))
 
     def explain(campaign: str | None = None, run: str | None = None) -> dict[str, Any]:
         """Explain a run: its configuration, and why each attempt ended, with the proof; without a run the campaign."""
-        facts = Campaign.open(campaign, **where).explain(run)
+        facts = having(campaign, *([run] if run else [])).explain(run)
         return run_document(facts) if isinstance(facts, RunDetails) else campaign_document(facts)
 
     def compare(a: str, b: str, campaign: str | None = None) -> dict[str, Any]:
-        """Compare two conditions or runs: figures with intervals over repeats, and a verdict."""
+        """Compare two conditions, runs or campaigns: figures with intervals over repeats, and a verdict."""
         with needs_the_extra():
+            from dscampaign.orchestrator.report.compare.difference import compare_operands
             from dscampaign.orchestrator.report.page.data import comparison_document
 
-            return comparison_document(Campaign.open(campaign, **where).compare(a, b))
+            location = locate(place, [campaign, a, b])
+            return comparison_document(compare_operands(location.open(), location.words))
 
     def recommend(campaign: str | None = None, by: Objective | None = None) -> dict[str, Any]:
         """Recommend a configuration: a sentence, and all conditions, best first."""

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import validate
 from mcp import Client, StdioServerParameters
 
+from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.api.campaign import Campaign
 from dscampaign.orchestrator.campaign.location import PlaceOptions
@@ -51,6 +52,21 @@ def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> Non
     assert Campaign.open("sweep", dir=str(tmp_path / "campaign")).status("new").counts == {RunState.PENDING: 1}
 
 
+def test_a_run_needs_no_campaign_as_in_the_commands(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    with world.store.write() as conn:
+        values = {"spec": "name: other\n", "spec_hash": "h", "dir": str(world.dir), "executor": "slurm"}
+        queries.insert_campaign(conn, name="other", provenance={}, **values)
+    world.store.close()
+
+    async def read() -> list[Any]:
+        calls = {"status": {"runs": ["bad"]}, "explain": {"run": "bad"}, "compare": {"a": "done", "b": "small"}}
+        async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=False)) as client:
+            return [await client.call_tool(name, arguments) for name, arguments in calls.items()]
+
+    assert [answer.is_error for answer in asyncio.run(read())] == [False, False, False]
+
+
 def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
     world = make_world(tmp_path)
 
@@ -58,11 +74,14 @@ def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
         async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=True)) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             refused = await client.call_tool("cancel", {"campaign": "sweep"})
-            return tools, refused, await client.call_tool("cancel", {"campaign": "sweep", "runs": ["new"]})
+            misnamed = await client.call_tool("retry", {"campaign": "sweep", "run": "bad"})
+            cancelled = await client.call_tool("cancel", {"campaign": "sweep", "runs": ["new"]})
+            return tools, refused, misnamed, cancelled
 
-    tools, refused, cancelled = asyncio.run(write())
+    tools, refused, misnamed, cancelled = asyncio.run(write())
     assert tools == READING | WRITING
     assert "which runs?" in refused.content[0].text
+    assert (misnamed.is_error, "run\n  Extra inputs" in misnamed.content[0].text) == (True, True)
     states = {run["name"]: run["state"] for run in cancelled.structured_content["runs"]}
     assert states["new"] == "cancelled"
     world.store.close()
