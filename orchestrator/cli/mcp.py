@@ -50,7 +50,7 @@ def mcp(allow_writes: bool, place: PlaceOptions) -> int:
 def server_of(place: PlaceOptions, *, allow_writes: bool) -> MCPServer:
     """Return the server of the campaigns at a place."""
     from mcp.server import MCPServer
-    from mcp_types import ToolAnnotations
+    from mcp.types import ToolAnnotations
 
     tools = [_strict(tool, ToolAnnotations(read_only_hint=True)) for tool in _reading(place)]
     if allow_writes:
