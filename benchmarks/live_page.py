@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import insert, update
 
@@ -88,7 +89,14 @@ def _fill(store: Store, runs: int, steps: int) -> None:
         )
         for number in range(runs)
     ]
-    attempt = {"generation": 1, "config_hash": "h", "micro_batch": 4, "accumulation": 1, "world_size": 8, "nodes": 1}
+    attempt: dict[str, Any] = {
+        "generation": 1,
+        "config_hash": "h",
+        "micro_batch": 4,
+        "accumulation": 1,
+        "world_size": 8,
+        "nodes": 1,
+    }
     losses = [{"step": step, "loss": 3 + 5 / step, "tokens_per_s": 4e5, "nonfinite": 0} for step in range(1, steps + 1)]
     with store.write() as conn:
         campaign = queries.insert_campaign(conn, name="large", spec="", spec_hash="s", dir="/none", executor="slurm")

@@ -41,17 +41,17 @@ class Landscape:
 
 def _bowl(p: Mapping[str, Any]) -> float:
     rate, decay = math.log10(p["lr"] / 3e-4), p["weight_decay"] - 0.1
-    return rate**2 + 4 * decay**2
+    return float(rate**2 + 4 * decay**2)
 
 
 def _kinds(p: Mapping[str, Any]) -> float:
     shift = {"sgd": 2.0, "adam": 0.0, "lion": -0.7}[p["kind"]]
-    return (math.log10(p["lr"] / 1e-3) - shift) ** 2 + 0.15 * abs(p["depth"] - 6) + (p["kind"] == "sgd") * 0.3
+    return float((math.log10(p["lr"] / 1e-3) - shift) ** 2 + 0.15 * abs(p["depth"] - 6) + (p["kind"] == "sgd") * 0.3)
 
 
 def _ravine(p: Mapping[str, Any]) -> float:
     x, y, z = (p[name] for name in ("x", "y", "z"))
-    return 10 * (y - x**2) ** 2 + (x - 0.7) ** 2 + (z - 0.2) ** 2
+    return float(10 * (y - x**2) ** 2 + (x - 0.7) ** 2 + (z - 0.2) ** 2)
 
 
 LANDSCAPES: Final = (

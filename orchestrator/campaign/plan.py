@@ -154,12 +154,12 @@ class Plan:
     @property
     def gpu_hours(self) -> float | None:
         """The most that the jobs can use within their time limits; None without Slurm."""
-        return self.hours and self.hours.most
+        return self.hours.most if self.hours else None
 
     @property
     def likely_gpu_hours(self) -> float | None:
         """Those that the jobs will likely use; None without Slurm, or if no like run is known."""
-        return self.hours and self.hours.likely
+        return self.hours.likely if self.hours else None
 
     @property
     def all_hours(self) -> GpuHours:
@@ -310,7 +310,7 @@ def _with_times(
     store: Store, campaign: CampaignRow | None, change: SpecDiff, planned: Iterable[PlannedRun]
 ) -> list[PlannedRun]:
     with store.read() as conn:
-        history = read_history(conn, campaign and campaign.id, {row.id for row, _ in change.replace})
+        history = read_history(conn, campaign.id if campaign else None, {row.id for row, _ in change.replace})
         saved = queries.saved_steps(conn, campaign.id) if campaign else {}
         done = {run.name: saved[row.id] for row, run in change.keep if row.id in saved} if saved else {}
 

@@ -31,7 +31,7 @@ AT = At("store")
 def place(tmp_path: Path) -> Location:
     (tmp_path / "campaign").mkdir(mode=0o700)
     folder = tmp_path / "campaign"
-    return Location(Settings(folder, f"sqlite:///{folder}/campaign.db", 0, 0.0, ()), ())
+    return Location(Settings(folder, f"sqlite:///{folder}/campaign.db", 0, 0.0, False, ()), ())
 
 
 def by_id(checks: Iterable[Check]) -> dict[str, Check]:

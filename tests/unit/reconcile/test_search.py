@@ -34,7 +34,7 @@ search:
 
 
 def loss(run: RunRow) -> float:
-    return (run.params["x"] - 0.3) ** 2 + (run.params["kind"] == "b")
+    return float((run.params["x"] - 0.3) ** 2 + (run.params["kind"] == "b"))
 
 
 class World:

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, UserError
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, ExitCode, UserError
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare_operands
@@ -72,7 +72,7 @@ def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted
     ],
 )
 def test_the_whole_interval_decides_on_a_limit(
-    step_s: float, spread: float, limits: str, code: int, planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+    step_s: float, spread: float, limits: str, code: ExitCode, planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = planted_url(
         planted_version("old", "0.19.5", spread=0.0005), planted_version("new", "0.19.8", 1, step_s, spread)
