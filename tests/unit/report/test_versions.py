@@ -72,7 +72,12 @@ def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted
     ],
 )
 def test_the_whole_interval_decides_on_a_limit(
-    step_s: float, spread: float, limits: str, code: ExitCode, planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+    step_s: float,
+    spread: float,
+    limits: str,
+    code: ExitCode,
+    planted_url: PlantStore,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = planted_url(
         planted_version("old", "0.19.5", spread=0.0005), planted_version("new", "0.19.8", 1, step_s, spread)
