@@ -20,7 +20,9 @@ from dscampaign.orchestrator.report.measure.timing import lines_of
 
 ERROR = 0.05
 NUMBER = {2: 400, 8: 300, 24: 150}
-CASES = [pytest.param(*size, marks=pytest.mark.nightly if size[0] > 8 else ()) for size in SIZES]
+DEFAULT = ((2, 5), (8, 3))
+CASES = [pytest.param(*size, marks=() if size in DEFAULT else pytest.mark.nightly) for size in SIZES]
+BY_REPEATS = pytest.mark.parametrize("repeats", [3, pytest.param(5, marks=pytest.mark.nightly)])
 
 
 def within(wrong: int, number: int, rate: float = ERROR) -> bool:
@@ -38,7 +40,7 @@ def test_of_equal_conditions_none_is_faster_and_of_worse_ones_none_equivalent(co
     assert within(sum(any_loss(one, Standing.BETTER) for one in found), number)
 
 
-@pytest.mark.parametrize("repeats", [3, 5])
+@BY_REPEATS
 def test_noise_that_differs_between_conditions_makes_no_difference(repeats: int) -> None:
     cv, pair_sd = [0.005, *[0.04, 0.01] * 4][:8], [0.0005, *[0.01, 0.001] * 4][:8]
     found = list(campaigns(8, repeats, 300, cv=cv, worse=1.001 * LOSS_MARGIN_NATS, pair_sd=pair_sd))
@@ -46,7 +48,7 @@ def test_noise_that_differs_between_conditions_makes_no_difference(repeats: int)
     assert within(sum(any_loss(one, Standing.EQUAL) for one in found), 300)
 
 
-@pytest.mark.parametrize("repeats", [3, 5])
+@BY_REPEATS
 @pytest.mark.parametrize("worse", [0.02, 0.05])
 def test_what_is_worse_in_every_pair_is_not_equivalent_because_seeds_differ(worse: float, repeats: int) -> None:
     found = list(campaigns(2, repeats, 400, worse=worse, pair_sd=0.001))
@@ -81,7 +83,7 @@ CURVES = {
 
 
 @pytest.mark.parametrize("shape", CURVES)
-@pytest.mark.parametrize("repeats", [3, 5])
+@BY_REPEATS
 @pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.nightly), 0.03])
 def test_noise_brings_no_curve_to_a_loss_earlier_or_later(shape: str, repeats: int, noise: float) -> None:
     """Equal true curves, of which one has three times the noise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -95,6 +96,10 @@ def started(name: str, scale: str) -> tuple[Spec, tuple[Run, ...]]:
     return spec, expand(spec)
 
 
+expanded = cache(started)
+"""The same for tests that only read it."""
+
+
 def points_at(name: str, scale: str) -> list[str]:
     """The points of a template as they are named at that scale."""
     if scale == templates.FULL:
@@ -107,7 +112,7 @@ def points_at(name: str, scale: str) -> list[str]:
 @scales
 @names
 def test_a_template_holds_its_points_and_repeats_them(name: str, scale: str) -> None:
-    spec, runs = started(name, scale)
+    spec, runs = expanded(name, scale)
     assert spec.name == name
     assert [run.name for run in runs if not run.repeat] == points_at(name, scale)
     assert spec.repeats == (1 if (name, scale) == ("zero-and-offload", templates.SMOKE) else 3)
@@ -116,7 +121,7 @@ def test_a_template_holds_its_points_and_repeats_them(name: str, scale: str) -> 
 @scales
 @names
 def test_what_is_compared_sees_the_same_tokens_in_a_step(name: str, scale: str) -> None:
-    _, runs = started(name, scale)
+    _, runs = expanded(name, scale)
     assert len({(run.global_batch or 0) * run.config.train.seq_len for run in runs}) == 1
     for run in runs:
         assert run.global_batch == (run.micro_batch or 0) * (run.accumulation or 0) * run.world_size
