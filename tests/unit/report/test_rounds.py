@@ -23,6 +23,11 @@ FAST = Planted("fast", (0.0801, 0.0799 * 1.4, 0.0800 * 2.0))
 FOUR = (*SLOWER, 1.7)
 
 
+def of_a_night(*cases: object) -> list[object]:
+    """Cases that take long and resemble those of every day."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly) for case in cases]
+
+
 def in_rounds(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     names = list(dict.fromkeys(run.params["label"] for run in runs))
     places = [run.repeat * len(names) + names.index(run.params["label"]) for run in runs]
@@ -78,7 +83,7 @@ def _pairs(runs: Sequence[MeasuredRun]) -> int:
     return fast.times_baseline.repeats
 
 
-@pytest.mark.parametrize(("conditions", "blocks"), [(2, 3), (3, 5), (5, 3), (8, 3), (5, 8)])
+@pytest.mark.parametrize(("conditions", "blocks"), [(3, 5), (8, 3), *of_a_night((2, 3), (5, 3), (5, 8))])
 def test_intervals_over_blocks_hold_the_truth_as_often_as_they_promise(conditions: int, blocks: int) -> None:
     """The same over 500 campaigns of each size is `benchmarks/paired_intervals.py`."""
     rng, number = np.random.default_rng((conditions, blocks)), 150
@@ -116,7 +121,7 @@ def test_in_a_fixed_order_a_difference_is_no_drift(planted: Plant) -> None:
 
 
 @pytest.mark.parametrize(("drift", "truth"), [(0.0, 1.0), (0.2, 1.0), (0.0, 1.3), (0.2, 1.3)])
-@pytest.mark.parametrize("conditions", [2, 8])
+@pytest.mark.parametrize("conditions", [8, *of_a_night(2)])
 def test_errors_stay_rare_and_drift_hides_nothing(conditions: int, drift: float, truth: float) -> None:
     """Of 200 campaigns with three rounds: any wrong verdict in at most one of twenty."""
     number = 200
@@ -130,7 +135,7 @@ def test_errors_stay_rare_and_drift_hides_nothing(conditions: int, drift: float,
         assert sum((one.low or 0) > 1.0 for one in hidden) <= 0.5 * number
 
 
-@pytest.mark.parametrize(("conditions", "repeats"), [(2, 3), (8, 3), (2, 5)])
+@pytest.mark.parametrize(("conditions", "repeats"), [(8, 3), *of_a_night((2, 3), (2, 5))])
 def test_equal_rounds_are_seldom_pairs(conditions: int, repeats: int) -> None:
     """Pairs chosen because few differences agree by luck would have intervals that are too narrow."""
     found = campaigns(conditions, repeats, 2400 // conditions, cv=0.02)
