@@ -16,7 +16,9 @@ EXAMPLES = REPOSITORY / "examples"
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_the_hugging_face_trainer_reports_every_step(tmp_path: Path) -> None:
+    """With the real launcher; tests/integration/trainer/test_examples.py stops and resumes the same script."""
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
     done = run_to_end(store, submit(EXAMPLES / "byo_hf_trainer" / "spec.yaml", tmp_path, store))
     assert done.states() == {"zero_stage-2": RunState.COMPLETED}

@@ -289,7 +289,7 @@ def test_a_file_that_is_shown_late_is_not_read_again_while_its_attempt_goes_on(w
 
 
 def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
-    count = 3000
+    count = 1200
     world.write(*_lines(1, count), *({"event": "tick", "n": number} for number in range(20)))
 
     def drain(_: int) -> int:
