@@ -10,7 +10,7 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.formatting import html_table
 from dscampaign.orchestrator.reconcile.search import read_search
-from dscampaign.orchestrator.report.compare.results import Results, follow_ups_of, results_of
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, follow_ups_of, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -22,7 +22,7 @@ class Recommendation(Results):
     @property
     def sentence(self) -> str:
         """The answer for each workload, a line each."""
-        return "\n".join(one.answer.sentence for one in self.workloads)
+        return "\n".join(one.answer.sentence for one in self.workloads) or UNCONFIRMED
 
     def __repr__(self) -> str:
         return f"<results of {self.campaign.name}: {self.sentence}>"

@@ -273,5 +273,6 @@ def log_document(
     first = at if path.name == file and 0 <= at <= size <= at + most else max(0, size - most)
     end = print_log(path, None, stream, first)
     text = stream.getvalue().decode(errors="replace")
-    shown = printable(_REDRAWN.sub("", text.partition("\n")[2] if first and first != at else text))
-    return {"file": path.name, "at": end, "text": shown, "cut": first > 0 and first != at, "ended": ended}
+    cut = first > 0 and first != at
+    shown = printable(_REDRAWN.sub("", (text.partition("\n")[2] or text) if cut else text))  # or a line longer than it
+    return {"file": path.name, "at": end, "text": shown, "cut": cut, "ended": ended}

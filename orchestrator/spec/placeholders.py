@@ -77,7 +77,8 @@ def _unknown(config: RunConfig, values: Mapping[str, object]) -> Iterator[Findin
         if name not in AT_LAUNCH:
             hint = "use a parameter of the matrix, a field of train, {run} or {repeat}; {{name}} is the text itself"
             near = did_you_mean(name, [*values, *_LATER, *AT_LAUNCH], hint)
-            yield Finding((place,), f"{{{name}}} is not defined in some point", near)
+            hidden_by = ("matrix", name), ("search", "parameters", name)  # a wrong axis has an error of its own
+            yield Finding((place, *hidden_by), f"{{{name}}} is not defined in some point", near)
         elif (needs := _NEEDS.get(name)) and not any(getattr(config.train, field) for field in needs):
             yield Finding((place,), f"{{{name}}} has no value", f"set train.{' or train.'.join(needs)}")
     if word := unclosed(_words(config)):

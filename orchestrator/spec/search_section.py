@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -33,10 +34,14 @@ def _distribution(value: Any) -> Any:
     if kind == "choice":
         if len(given) < 2 or not all(isinstance(item, Scalar) for item in given):
             raise Hint("choice needs at least two values without structure", "a strategy names several fields at once")
+        if any(isinstance(item, float) and not math.isfinite(item) for item in given):
+            raise Hint("choice needs finite numbers", "quote it if it is text")
         return {kind: list(dict.fromkeys(given))}
     numbers = [item for item in given if isinstance(item, int | float) and not isinstance(item, bool)]
     if len(given) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
         raise Hint(f"{kind} needs two numbers, the lower first", f"write {{{kind}: [LOW, HIGH]}}")
+    if not math.isfinite(float(numbers[1]) - numbers[0]):
+        raise Hint(f"{kind} needs two finite numbers, and a finite distance", f"write {{{kind}: [LOW, HIGH]}}")
     if kind == "log_uniform" and numbers[0] <= 0:
         raise Hint("log_uniform needs a lower end above 0", "write {uniform: [LOW, HIGH]}")
     if kind == "int" and any(number != int(number) for number in numbers):
@@ -65,6 +70,8 @@ def _bounds(value: dict[str, float]) -> dict[str, float]:
 def _hours(value: Any) -> Any:
     if isinstance(value, str) and (match := _BUDGET.fullmatch(value)):
         return float(match[1])
+    if isinstance(value, str):
+        raise Hint("expected GPU-hours", "write 200 GPU-hours")
     return value
 
 
@@ -126,7 +133,7 @@ class SearchConfig(SpecSection):
     bounds: Annotated[dict[str, Annotated[Real, Field(gt=0)]], AfterValidator(_bounds)] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
     budget: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Annotated[Real, Field(gt=0)] | None,
         BeforeValidator(_hours, json_schema_input_type=float | str | None),
     ] = None
     """`200 GPU-hours`, after which no trial starts or goes on. The confirmation comes on top. Default: no limit."""

@@ -21,6 +21,8 @@ from .yaml_source import written
 _MESSAGES: Final = {
     "dict_type": "expected a mapping of fields",
     "model_type": "expected a mapping of fields",
+    "too_short": "expected at least one",
+    "tuple_type": "expected a list",
     "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
 }
 """Instead of pydantic's own text, by its type of error."""

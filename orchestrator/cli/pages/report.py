@@ -11,7 +11,7 @@ from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.limits import Limit, checks
-from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference_text, times
 from dscampaign.orchestrator.spec.objective import Objective
@@ -27,6 +27,9 @@ _ROWS: Final = 12
 
 def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None = None) -> str:
     """For each workload the answer and its conditions, best first; with `configs`, its configuration too."""
+    if not results.workloads:
+        report = typed("report", results.campaign.name)
+        return f"{UNCONFIRMED}\nnext: {report}"
     effort = results.effort if len(results.workloads) == 1 else ""
     parts = [
         "\n".join(_answer(workload, results.campaign.name, configs, page, effort)) for workload in results.workloads

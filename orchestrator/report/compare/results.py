@@ -27,6 +27,9 @@ from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workl
 
 HOUR_S: Final = 3600.0
 
+UNCONFIRMED: Final = "Nothing to recommend: no run confirms a trial of the search."
+"""Of results without a workload: a comparison counts no trial."""
+
 
 @dataclass(frozen=True)
 class FollowUp:

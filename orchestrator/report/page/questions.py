@@ -49,12 +49,19 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
     """Yield the sections between the first screen, whose chart they leave out, and the details."""
     shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
+    compared = (
+        (
+            _speed(results, looks, drawn),
+            _learning(results, looks, drawn),
+            _memory(results, looks, drawn),
+            _settings(results, looks),
+        )
+        if drawn
+        else ()
+    )
     sections = (
         search_found(results, looks),
-        _speed(results, looks, drawn),
-        _learning(results, looks, drawn),
-        _memory(results, looks, drawn),
-        _settings(results, looks),
+        *compared,
         _time_to_loss(results, looks),
         _follow_ups(results),
         problems(results),

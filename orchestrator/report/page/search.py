@@ -29,7 +29,7 @@ _ENDS: Final = {
     Outcome.MEASURED: "completed",
     Outcome.PRUNED: "pruned",
     Outcome.INFEASIBLE: "infeasible",
-    Outcome.FAILED: "failed",
+    Outcome.FAILED: "without a figure",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from dscampaign.orchestrator.formatting import some, words
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
 from dscampaign.orchestrator.report.compare.wording import difference_text, times
 from dscampaign.orchestrator.spec.objective import Objective
@@ -27,6 +27,8 @@ _GOOD: Final = (*_BEST, Standing.FASTEST, Standing.LOWEST_LOSS)
 
 def summary(results: Results, looks: Looks) -> Section:
     """Return the first screen; of several workloads the table has the names."""
+    if not results.workloads:
+        return Section(UNCONFIRMED)
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
     loss_leads = all(one.answer.lead is Objective.LOSS for one in results.workloads)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dscampaign.db.states import RunState
+from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.cli.pages.report import answers_page
 from dscampaign.orchestrator.cli.pages.text import Page
-from dscampaign.orchestrator.report.compare.results import Results, results_of
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, results_of
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.details import environment, setup
 from dscampaign.orchestrator.report.page.elements import Section
 from dscampaign.orchestrator.report.page.looks import looks_of
 from dscampaign.orchestrator.report.page.questions import problems, questions
 from dscampaign.orchestrator.report.page.summary import summary
+from dscampaign.orchestrator.report.page.write import write_report
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
 BASE = Planted("base")
@@ -165,3 +167,11 @@ def test_a_failed_condition_has_one_row_for_its_cause(planted_url: PlantStore) -
     assert [(row[0], row[1], row[2], row[4]) for row in rows if "wild" in row[2]] == [
         ("diverged", "2", "wild", "no further try")
     ]
+
+
+def test_a_search_without_a_confirmed_trial_has_an_answer_and_a_report(planted_url: PlantStore, tmp_path: Path) -> None:
+    results = results_at(planted_url(BASE))
+    found = results_of(results.campaign, [replace(run, stage=Stage.TRIAL) for run in results.runs])
+    assert answers_page(found, Page()).startswith(f"{UNCONFIRMED}\n")
+    assert first(found).title == UNCONFIRMED
+    assert write_report(found, tmp_path / "report", 0.0)

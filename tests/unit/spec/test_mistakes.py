@@ -255,3 +255,30 @@ def test_local_data_have_the_splits_that_a_spec_names(fields: str, message: str 
         return
     with pytest.raises(SpecError, match=message):
         load_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("search", "field", "hint"),
+    [
+        ("5", "search", None),
+        ("{parameters: {}}", "search.parameters", None),
+        ("{parameters: {x: {uniform: [1, 0]}}}", "search.parameters.x", "write {uniform: [LOW, HIGH]}"),
+        ("{parameters: {x: {uniform: [0, .inf]}}}", "search.parameters.x", "write {uniform: [LOW, HIGH]}"),
+        ("{parameters: {x: {log_uniform: [1, .inf]}}}", "search.parameters.x", "write {log_uniform: [LOW, HIGH]}"),
+        ("{parameters: {x: {int: [0, .inf]}}}", "search.parameters.x", "write {int: [LOW, HIGH]}"),
+        ("{parameters: {x: {uniform: [-1.0e+308, 1.0e+308]}}}", "search.parameters.x", "write {uniform: [LOW, HIGH]}"),
+        ("{parameters: {x: {choice: [.nan, 1]}}}", "search.parameters.x", "quote it if it is text"),
+        ("{parameters: {x: {int: [0, 9]}}, budget: 5 hours}", "search.budget", "write 200 GPU-hours"),
+        ("{parameters: {x: {int: [0, 9]}}, budget: true}", "search.budget", None),
+    ],
+)
+def test_a_mistake_in_a_search_has_one_error(tmp_path: Path, search: str, field: str, hint: str | None) -> None:
+    (tmp_path / "train.py").write_text("")
+    (problem,) = problems(tmp_path, f"{OWN}command: train.py {{x}}\nsearch: {search}\n")
+    assert (problem.field, problem.hint) == (field, hint)
+
+
+def test_an_axis_that_is_no_mapping_has_one_error(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (problem,) = problems(tmp_path, f"{OWN}command: train.py {{x}}\nmatrix: 5\n")
+    assert problem.field == "matrix"
