@@ -28,7 +28,7 @@ def passes(
     Yield each, or the error that another reconciler is at work. With `cancelled`, another pass sees that jobs have
     ended.
     """
-    reconciler = Reconciler(store, campaign, measure=_measured)
+    reconciler = reconciler_of(store, campaign)
     try:
         while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
             yield outcome, read_status(store, campaign)
@@ -71,6 +71,11 @@ class Detaching(NamedTuple):
         return False
 
 
+def reconciler_of(store: Store, campaign: CampaignRow) -> Reconciler:
+    """Return the reconciler of a campaign, which can measure trials."""
+    return Reconciler(store, campaign, measure=_measured)
+
+
 def _measured(store: Store, campaign: CampaignRow, names: Collection[str]) -> Mapping[str, Mapping[str, float | None]]:
     # imported here: only a search needs the figures of runs
     from dscampaign.orchestrator.report.measure.load import figures_of
@@ -89,7 +94,7 @@ def until_settled(
 
     Yield each as `Reconciler.watch` does; the status is None while the store is away.
     """
-    reconciler = Reconciler(store, campaign, measure=_measured)
+    reconciler = reconciler_of(store, campaign)
     try:
         for outcome in reconciler.watch(poll_s=interval_s, sleep=sleep):
             status = status_if_any(store, campaign)

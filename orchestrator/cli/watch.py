@@ -18,7 +18,7 @@ from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import CANCELLING, UNSETTLED_RUN
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.api.passes import passes, status_if_any, until_settled
+from dscampaign.orchestrator.api.passes import passes, reconciler_of, status_if_any, until_settled
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
@@ -305,7 +305,7 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
     if interval_s is not None and interval_s > LEASE_TTL_S:
         hint = f"at most {LEASE_TTL_S:g} s with --all-campaigns; for fewer passes run it by cron, without --watch"
         raise UserError(f"--interval {interval_s:g} is too long", hint)
-    turns = Turns(store, interval_s)
+    turns = Turns(store, interval_s, reconciler_of)
     try:
         with terminated_as_interrupted():
             troubled = _watch(turns, store, campaigns) if watch else _one_round(turns, store)

@@ -201,7 +201,7 @@ class LiveStore:
                 executor=row.campaign.executor,
                 counts={str(state): number for state, number in row.totals.shown.items()},
                 early=row.totals.early,
-                settled=not any(row.counts.states.get(state) for state in UNSETTLED_RUN),
+                settled=not (row.campaign.grows or any(row.counts.states.get(state) for state in UNSETTLED_RUN)),
                 device_hours=row.device_hours,
                 created_s=row.campaign.created_s,
                 quiet_s=row.quiet_s,

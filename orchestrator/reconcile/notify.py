@@ -29,7 +29,7 @@ from dscampaign.db import queries
 from dscampaign.db.campaigns import run_counts
 from dscampaign.db.errors import AWAY, SchemaMismatch
 from dscampaign.db.records import CampaignRow
-from dscampaign.db.states import REMOVED, UNSETTLED_RUN, CauseCode, RunState
+from dscampaign.db.states import REMOVED, CauseCode, RunState
 from dscampaign.db.store import Store
 from dscampaign.files.ownership import Distrusted, trusted_bytes
 from dscampaign.jobs.shared.variables import inheritable
@@ -159,7 +159,7 @@ def _owed(
 ) -> Iterator[Owed]:
     held = {cause for state, cause in counts if state is RunState.HELD}
     happened = {
-        "settled": bool(counts) and not any(state in UNSETTLED_RUN for state, _ in counts),
+        "settled": bool(counts) and campaign.id not in queries.unsettled_campaigns(conn),
         "failed": any(state is RunState.FAILED for state, _ in counts),
         "held": bool(held - {CauseCode.BUDGET}),
         "budget": CauseCode.BUDGET in held,

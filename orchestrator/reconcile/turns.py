@@ -75,7 +75,7 @@ class Turns:
     Errors of a campaign are its own: they are yielded, and the others go on.
     """
 
-    def __init__(self, store: Store, interval_s: float | None = None, driver: Driver = Reconciler) -> None:
+    def __init__(self, store: Store, interval_s: float | None, driver: Driver) -> None:
         """Prepare a reconciler for each campaign.
 
         Args:

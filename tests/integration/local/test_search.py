@@ -60,7 +60,10 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC.format(launcher=stand_in(tmp_path)))
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    done = run_to_end(store, submit(spec, tmp_path, store), poll_s=0.2)
+    campaign = submit(spec, tmp_path, store)
+    at = ["--dir", str(tmp_path), "--store", store.url_without_password]
+    assert main(["reconcile", "--all-campaigns", "--watch", "--interval", "0.2", *at]) == 0  # as its job does
+    done = run_to_end(store, campaign, poll_s=0.2)
     trials = [run for run in done.runs.values() if run.stage is Stage.TRIAL]
     assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(8)]
     small = [run for run in trials if run.params["kind"] == "small"]
@@ -74,7 +77,6 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
     follow_ups = {run.name: run for run in done.runs.values() if run.stage is Stage.THEN}
     assert follow_ups.keys() == {f"{name}-eval" for name in confirmed}
     assert {run.state for run in follow_ups.values()} == {RunState.COMPLETED}
-    at = ["--dir", str(tmp_path), "--store", store.url_without_password]
     assert main(["report", "tuned", "--output", str(tmp_path / "report"), *at]) == 0
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {run["name"] for run in document["runs"]} == confirmed

@@ -93,6 +93,11 @@ def test_rows_have_titles_figures_and_reasons(store: Store, tmp_path: Path) -> N
     assert pending.why == "waits for its turn, limits.running = 0"
     [listed] = live.campaigns()
     assert (listed.name, listed.counts, listed.settled) == ("sweep", {"completed": 2, "pending": 1}, False)
+    _change(store, campaign, "zero_stage-3", state=RunState.COMPLETED)
+    assert live.campaigns()[0].settled
+    with store.write() as conn:
+        queries.update_campaign(conn, campaign.id, provenance={**campaign.provenance, "search": {"open": True}})
+    assert not live.campaigns()[0].settled  # trials are to come
 
 
 def test_curves_are_thinned_and_go_on_where_they_ended(store: Store, tmp_path: Path) -> None:

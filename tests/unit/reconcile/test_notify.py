@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,19 @@ def test_each_event_is_recognized(
         world.set_run(run, **values)
     deliver(world, campaign_of(world, command=f'echo "$CAMPAIGN_MESSAGE" >> {tmp_path}/$RANDOM.json'))
     assert sorted(json.loads(file.read_text())["event"] for file in tmp_path.glob("*.json")) == sorted(expected)
+
+
+def test_a_campaign_with_trials_to_come_is_not_settled(world: World, tmp_path: Path) -> None:
+    for run in ("small", "bad", "new"):
+        world.set_run(run, state=RunState.COMPLETED)
+    told = tmp_path / "told"
+    before = campaign_of(world, on=["settled"], command=f"cat > {told}")
+    for to_come in (True, False):
+        provenance = {**before.provenance, "search": {"open": to_come}}
+        with world.store.write() as conn:
+            queries.update_campaign(conn, world.campaign_id, provenance=provenance)
+        deliver(world, replace(before, provenance={**before.provenance, "search": {"open": True}}))
+        assert told.exists() is not to_come
 
 
 def test_an_address_that_cannot_be_read_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
