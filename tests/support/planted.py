@@ -224,6 +224,7 @@ def _plant_attempt(
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,
             ended_s=end_s,
+            gpu_seconds=condition.ranks * (end_s - now_s - one.queued_s),
             evidence={
                 "reason": f"it ended {one.ended}" if failed else "",
                 "nodes": [

@@ -108,8 +108,6 @@ def _row_by_loss(row: Row) -> tuple[str, ...]:
 
 
 def _speed(row: Row) -> str:
-    if row.verdict in _LEADING:
-        return "1.00 ×" if row.beside_best else ""
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 

@@ -97,7 +97,9 @@ def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Standi
 
 
 def times_as_fast(one: BaselineComparison, other: BaselineComparison) -> Estimate | None:
-    """Return its speed, or score, as a multiple of another condition's."""
+    """Return its speed, or score, as a multiple of another condition's: of its own, exactly 1."""
+    if one.condition is other.condition:
+        return replace(one.speed, value=1.0, low=None, high=None, std=None) if one.speed else None
     (own, beside), spent = by_block([one, other])
     return ratio(own, beside, one.among, spent=spent)
 

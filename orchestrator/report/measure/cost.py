@@ -9,7 +9,7 @@ from typing import Final
 
 from dscampaign.db.campaigns import running_s
 from dscampaign.db.records import AttemptRow
-from dscampaign.db.states import AttemptState
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState
 from dscampaign.orchestrator.failures.policy import FailureClass
 
 from .timing import Lines
@@ -100,12 +100,10 @@ def cost_of(
 
 
 def _seconds(attempt: AttemptRow, until_s: float) -> float:
-    if attempt.started_s is None:
-        return 0.0
-    if attempt.ended_s is not None:
-        return max(0.0, attempt.ended_s - attempt.started_s)
-    running = attempt.state == AttemptState.RUNNING
-    return running_s(attempt.started_s, attempt.created_s, until_s) if running else 0.0
+    """Return for how long it held each device, as `rank_seconds` counts: an ended attempt by its record."""
+    if attempt.state in ACTIVE_ATTEMPT:
+        return running_s(attempt.started_s, attempt.created_s, until_s)
+    return attempt.gpu_seconds / attempt.world_size
 
 
 def _queued_s(attempt: AttemptRow, until_s: float) -> float:

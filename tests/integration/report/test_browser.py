@@ -131,6 +131,12 @@ def test_the_first_screen_has_sentence_table_and_chart(opened: Browser, written:
     assert max(bottom for _, bottom in boxes) <= height
 
 
+def test_a_phone_has_all_rows_and_their_number(opened: Browser, tmp_path: Path) -> None:
+    load(opened, page_of(tmp_path, [Planted(f"c{n}", (0.1 + n / 100,) * 3) for n in range(8)]), 390, 844)
+    seen = "[...document.querySelectorAll('.first tbody tr, .first p')].filter((one) => one.checkVisibility()).length"
+    assert opened.evaluate(seen) == 6 + 1
+
+
 def test_a_first_table_of_losses_fits_a_phone(opened: Browser, tmp_path: Path) -> None:
     rates = [
         Planted(f"{lr}", held_out=(loss, loss + 0.02, loss + 0.02), params={"label": "", "lr": lr}, train={"lr": lr})

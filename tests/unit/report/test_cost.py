@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.campaigns import campaign_totals
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.lease import lease_name
@@ -31,6 +32,19 @@ def test_the_energy_of_a_run_is_of_all_its_attempts_or_not_known(planted_url: Pl
     run = results_at(planted_url(Planted("again", (0.1,), tries=tries, gpu="NVIDIA H100"))).runs[0]
     assert (run.gpus.energy_j is not None) is sampled
     assert run.gpus.power_w is not None
+
+
+def test_an_attempt_without_a_job_costs_nothing(planted_url: PlantStore) -> None:
+    """The report and the list of campaigns agree on the hours."""
+    url = planted_url(Planted("lost", (0.1,), tries=(Try(0, 60, "lost"), Try(0, 100))))
+    store = Store.open(url)
+    with store.write() as conn:
+        queries.update_attempt(conn, 1, gpu_seconds=0.0)
+        listed = campaign_totals(conn, lambda _: 0.0)[1].rank_seconds
+    store.close()
+    cost = results_at(url).cost
+    assert cost.lost.get("lost", 0.0) == 0.0
+    assert cost.total == pytest.approx(sum(listed.values()))
 
 
 def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: PlantStore) -> None:

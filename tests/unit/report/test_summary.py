@@ -42,7 +42,8 @@ def test_the_winner_is_first_and_marked_and_the_baseline_is_there(planted_url: P
     assert names == ["fast", *(f"slow{n}" for n in range(4)), "base"]
     best, *_, base = seen.tables[0].rows
     assert [cell.mark for cell in best][-1] == "best"
-    assert best[1].text == "1.00 ×"
+    assert (best[1].text, best[1].tip) == ("1.00 ×", "1.00")
+    assert len({*(best[1].bar or (0, 1))}) == 1, "a whisker beside itself"
     assert base[0].note == "baseline"
     speed, low, high = base[1].bar or (0, 0, 0)
     assert low < speed < high <= 1
