@@ -191,7 +191,7 @@ def _fp8(train: TrainConfig) -> Iterator[Finding]:
     place: FieldPath = ("train", "precision")
     for name, setting in unserved.items():
         if setting:
-            yield Finding((("train", name), place, ("train",)), f"{setting} is not served with fp8", _FP8_HINT[name])
+            yield Finding((("train", name), place, ("train",)), f"fp8 does not support {setting}", _FP8_HINT[name])
 
 
 # Ranks that work on the same samples

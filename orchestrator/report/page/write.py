@@ -64,7 +64,7 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     try:
         return _write(folder, files)
     except OSError as error:
-        hint = "name a folder that you can write to: -o FOLDER"
+        hint = "name a folder that you can write to"
         raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", hint) from error
 
 

@@ -87,9 +87,9 @@ def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
-        ({"precision": "fp8", "model": "gpt2"}, "train.model: GPT-2, whose layers are Conv1D"),
-        ({**FP8, "zero_stage": 3}, "train.zero_stage: ZeRO 3 is not served with fp8"),
-        ({**FP8, "seq_len": 100}, "train.seq_len: samples whose length 16 does not divide"),
+        ({"precision": "fp8", "model": "gpt2"}, "train.model: fp8 does not support GPT-2, whose layers are Conv1D"),
+        ({**FP8, "zero_stage": 3}, "train.zero_stage: fp8 does not support ZeRO 3"),
+        ({**FP8, "seq_len": 100}, "train.seq_len: fp8 does not support samples whose length 16 does not divide"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
