@@ -24,6 +24,16 @@ class StoreError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def hint(self) -> str:
+        """The remedy, also shown in tracebacks."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str) -> None:
+        self._hint = hint
+        self.__notes__ = [f"hint: {hint}"] if hint else []
+
 
 class StoreUnreachable(StoreError):
     """The database did not answer, or broke off: nothing was written, trying again is safe."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, campaign_details, run_details
-from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, StrPath, locate
 from dscampaign.orchestrator.campaign.plan import Plan, make_plan
 from dscampaign.orchestrator.campaign.selection import Retry, Selection, campaigns_of, find, find_run, names_of, select
 from dscampaign.orchestrator.campaign.status import (
@@ -28,9 +28,10 @@ from dscampaign.orchestrator.campaign.status import (
     with_titles,
 )
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .passes import Detaching, passes, until_settled
+from .passes import Detaching, Obstacles, in_the_way, passes, until_settled
 from .submission import Proposal, large, read_submission
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ class Campaign:
     @classmethod
     def from_yaml(
         cls,
-        spec: str | os.PathLike[str] | Mapping[str, Any],
+        spec: StrPath | Mapping[str, Any],
         *,
-        sets: Sequence[str] = (),
+        sets: str | Sequence[str] = (),
         store: str | None = None,
-        dir: str | None = None,
+        dir: StrPath | None = None,
     ) -> Self:
         """Read and check a spec, as `campaign validate`.
 
@@ -78,11 +79,12 @@ class Campaign:
             SpecError: With all errors of the spec.
         """
         source = spec if isinstance(spec, Mapping) else Path(spec)
+        sets = _texts(*([sets] if isinstance(sets, str) else sets))
         submission, location = read_submission(source, sets, PlaceOptions(dir, store), _tell)
         return cls(submission.spec.name, location, submission)
 
     @classmethod
-    def open(cls, name: str | None = None, *, store: str | None = None, dir: str | None = None) -> Self:
+    def open(cls, name: StrPath | None = None, *, store: str | None = None, dir: StrPath | None = None) -> Self:
         """Open a campaign of the store.
 
         Args:
@@ -129,7 +131,8 @@ class Campaign:
         """Run passes until every run is settled: failed runs are retried, interrupted runs resume.
 
         Args:
-            progress: Print the number of runs in each state on standard error whenever it changes.
+            progress: Print the number of runs in each state on standard error whenever it changes, and obstacles such
+                as a store that does not respond.
             timeout: Seconds to wait at most.
 
         Raises:
@@ -144,12 +147,16 @@ class Campaign:
                 raise TimeoutError(f"{self.name} is not settled after {timeout:g} s; its jobs keep running")
             time.sleep(min(seconds, left_s))
 
-        shown = ""
+        shown, obstacles = "", Obstacles()
         with closing(until_settled(*self._found(), sleep=rest)) as outcomes:
-            for _, status in outcomes:
-                if progress and status and status.sentence != shown:
+            for outcome, status in outcomes:
+                held = isinstance(outcome, LeaseHeld | StaleLease)
+                news = obstacles.news({} if held else in_the_way(outcome))
+                if status and status.sentence != shown:
                     shown = status.sentence
-                    _tell(shown)
+                    news.append(shown)
+                for line in news if progress else ():
+                    _tell(line)
         return self.status()
 
     def status(self, *runs: str) -> CampaignStatus:
@@ -165,7 +172,7 @@ class Campaign:
     def explain(self, run: str | None = None) -> RunDetails | CampaignDetails:
         """Return a run with its attempts, failures, checkpoints and events, or the campaign with its newest events."""
         store, row = self._found()
-        return run_details(store, *find_run(store, (self.name, run))) if run else campaign_details(store, row)
+        return run_details(store, *find_run(store, (self.name, *_texts(run)))) if run else campaign_details(store, row)
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -189,7 +196,8 @@ class Campaign:
         with needs_the_extra():
             from .results import measured
 
-            return measured(*self._found(), baseline, Objective(by) if by else None)
+            named = None if baseline is None else _texts(baseline)[0]
+            return measured(*self._found(), named, Objective(by) if by else None)
 
     def compare(self, a: str, b: str) -> ComparedOperands:
         """Compare two conditions or runs of the campaign; `OTHER/NAME` belongs to another campaign.
@@ -199,9 +207,9 @@ class Campaign:
         with needs_the_extra():
             from dscampaign.orchestrator.report.compare.difference import compare_operands
 
-            return compare_operands(self._location.open(), (self.name, a, b))
+            return compare_operands(self._location.open(), (self.name, *_texts(a, b)))
 
-    def report(self, path: str | os.PathLike[str], *, baseline: str | None = None) -> Path:
+    def report(self, path: StrPath, *, baseline: str | None = None) -> Path:
         """Write a report into a folder; return its page, which opens offline."""
         results = self.recommend(baseline=baseline)
         with needs_the_extra():
@@ -233,7 +241,7 @@ class Campaign:
     def selected(self, *runs: str) -> tuple[Store, CampaignRow, Selection]:
         """Return the store, the campaign's row, and the runs with these names or patterns; all without any."""
         store, row = self._found()
-        return store, *select(store, (row.name, *runs))
+        return store, *select(store, (row.name, *_texts(*runs)))
 
     @property
     def _spec(self) -> Submission:
@@ -251,6 +259,15 @@ class Campaign:
     def _found(self) -> tuple[Store, CampaignRow]:
         store = self._location.open()
         return store, find(store, self.name)
+
+
+def _texts(*values: object) -> tuple[str, ...]:
+    """Return arguments that have to be text: names, patterns and overrides; raise UserError for any other."""
+    for value in values:
+        if not isinstance(value, str):
+            hint = "pass several as arguments of their own: *names" if isinstance(value, Iterable) else None
+            raise UserError(f"expected text, not {value!r}", hint)
+    return tuple(map(str, values))
 
 
 def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, cancelled: bool = False) -> Retry:
@@ -275,8 +292,9 @@ def _require(doubt: str | None, *, yes: bool) -> None:
 def _one_pass(
     store: Store, row: CampaignRow, *, cancelled: bool = False, then: Detaching | None = None
 ) -> CampaignStatus:
-    for outcome in passes(store, row, cancelled=cancelled):
-        status = outcome[1]
+    for outcome, status in passes(store, row, cancelled=cancelled):  # noqa: B007 - the last status
+        for line in in_the_way(outcome).values():
+            _tell(line)
     if then and not status.settled and then.start(store, row, _tell):
         status = read_status(store, row)
     return with_final_figures(store, status)

@@ -12,8 +12,9 @@ from dscampaign.db.states import CANCELLING
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import duration
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
-from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, Pass, Reconciler
 from dscampaign.orchestrator.settings import Settings
 
 CANCELLED_S = 1.0
@@ -111,3 +112,34 @@ def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
         return with_final_figures(store, read_status(store, campaign), MOST_WATCHED)
     except AWAY:
         return None
+
+
+class Obstacles:
+    """Obstacles to passes: each is reported once, and so is the end of them all."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, work: str = "reconciling") -> None:
+        self._clock, self._work, self._since_s, self._reported = clock, work, 0.0, set[str]()
+
+    def news(self, obstacles: Mapping[str, str]) -> list[str]:
+        """Return the lines to print after a pass, given its obstacles as of `in_the_way`."""
+        if not obstacles:
+            over = f"recovered after {duration(self._clock() - self._since_s)}; {self._work} again"
+            lines = [over] if self._reported else []
+            self._reported.clear()
+            return lines
+        if not self._reported:
+            self._since_s = self._clock()
+        lines = [message for about, message in obstacles.items() if about not in self._reported]
+        self._reported.update(obstacles)
+        return lines
+
+
+def in_the_way(outcome: Pass | Exception) -> dict[str, str]:
+    """Return the obstacles to a pass, in part or as a whole, as lines by the subject of each."""
+    if isinstance(outcome, Pass):
+        late = {text: text for text in outcome.undelivered if text}
+        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in outcome.troubles} | late
+    hint = getattr(outcome, "hint", "")
+    if isinstance(outcome, AWAY):
+        hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
+    return {type(outcome).__name__: f"{outcome} ({hint})" if hint else str(outcome)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
@@ -30,6 +30,7 @@ from dscampaign.orchestrator.spec.yaml_source import load, read_text, written
 
 UNNAMED = Path("spec")
 """Stands for the file of a spec that is a mapping; its paths start in the present folder."""
+_EXPONENT: Final = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
 
 
 def read_submission(
@@ -62,10 +63,27 @@ def read_submission(
 
 def _text_of(spec: Mapping[str, Any]) -> str:
     try:
-        return written(to_jsonable_python(spec, fallback=methodcaller("tolist")))  # numbers and arrays of numpy
-    except (AttributeError, ValueError) as error:
+        return written(_with_numbers(to_jsonable_python(spec, fallback=_plain)))
+    except ValueError as error:
         hint = "use text, numbers, true, false, lists and mappings"
         raise UserError(f"a spec cannot hold this: {error}", hint) from error
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # of numpy, pandas and torch
+        return value.tolist()
+    if isinstance(value, Collection):  # such as a range
+        return list(value)
+    raise ValueError(repr(value))
+
+
+def _with_numbers(value: Any) -> Any:
+    """Read `1e-4` as a number: for `yaml.safe_load` it is text. Commands and variables stay text."""
+    if isinstance(value, dict):
+        return {key: inner if key in ("command", "env") else _with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 class Proposal:

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
 
 
+StrPath = str | os.PathLike[str]
+
+
 class PlaceOptions(NamedTuple):
     """The options `--dir` and `--store` of a command; None if they are not given."""
 
-    dir: str | None = None
-    store: str | None = None
+    dir: StrPath | None = None
+    store: StrPath | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Location:
         cls, place: PlaceOptions, values: Mapping[str, str | None], words: Sequence[str], spec: Path | None
     ) -> Location:
         """Resolve the settings of options and of a spec; raises UserError as `resolve` does."""
-        settings = resolve(place._asdict(), values)
+        options = {key: value and os.fspath(value) for key, value in place._asdict().items()}
+        settings = resolve(options, values)
         located(settings, spec)
         return cls(settings, tuple(words), spec)
 
@@ -93,12 +97,12 @@ class Location:
             raise
 
 
-def locate(place: PlaceOptions, words: Sequence[str | None] = ()) -> Location:
+def locate(place: PlaceOptions, words: Sequence[StrPath | None] = ()) -> Location:
     """Resolve options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
 
     Raises UserError if the spec or a configuration file cannot be read.
     """
-    names = tuple(word for word in words if word)
+    names = tuple(os.fspath(word) for word in words if word)
     spec: dict[str, str | None] = {}
     path: Path | None = None
     if names and names[0].endswith((".yaml", ".yml")) and Path(names[0]).is_file():

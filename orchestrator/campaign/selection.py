@@ -16,7 +16,7 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import UserError, nearest
 from dscampaign.orchestrator.formatting import count, some
 
-from .location import PlaceOptions, locate
+from .location import PlaceOptions, StrPath, locate
 from .titles import Candidate, candidates, matching, unambiguous
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def shown_to_user(run: RunRow) -> str:
     return str(shown_state(run.state, run.desired))
 
 
-def open_campaign(place: PlaceOptions, name: str | None) -> tuple[Store, CampaignRow]:
+def open_campaign(place: PlaceOptions, name: StrPath | None) -> tuple[Store, CampaignRow]:
     """Open the store at the place that `locate` returns, and find the campaign as `find` does."""
     location = locate(place, [name])
     opened = location.open()

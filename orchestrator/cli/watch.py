@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from types import FrameType
@@ -18,15 +18,22 @@ from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import CANCELLING, UNSETTLED_RUN
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.api.passes import passes, reconciler_of, status_if_any, until_settled
+from dscampaign.orchestrator.api.passes import (
+    Obstacles,
+    in_the_way,
+    passes,
+    reconciler_of,
+    status_if_any,
+    until_settled,
+)
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
-from dscampaign.orchestrator.formatting import count, duration, printable
+from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
-from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass
+from dscampaign.orchestrator.reconcile.loop import SLURM_POLL_S, Pass
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
 from .console import echo, echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
@@ -124,26 +131,6 @@ def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sl
             sleep(STATUS_POLL_S)
 
 
-class Obstacles:
-    """Obstacles to passes: each is reported once, and so is the end of them all."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, work: str = "reconciling") -> None:
-        self._clock, self._work, self._since_s, self._reported = clock, work, 0.0, set[str]()
-
-    def news(self, obstacles: Mapping[str, str]) -> list[str]:
-        """Return the lines to print after a pass, given its obstacles as of `in_the_way`."""
-        if not obstacles:
-            over = f"recovered after {duration(self._clock() - self._since_s)}; {self._work} again"
-            lines = [over] if self._reported else []
-            self._reported.clear()
-            return lines
-        if not self._reported:
-            self._since_s = self._clock()
-        lines = [message for about, message in obstacles.items() if about not in self._reported]
-        self._reported.update(obstacles)
-        return lines
-
-
 def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
@@ -210,17 +197,6 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def in_the_way(outcome: Pass | Exception) -> dict[str, str]:
-    """Return the obstacles to a pass, in part or as a whole, as lines by the subject of each."""
-    if isinstance(outcome, Pass):
-        late = {text: text for text in outcome.undelivered if text}
-        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in outcome.troubles} | late
-    hint = getattr(outcome, "hint", "")
-    if isinstance(outcome, AWAY):
-        hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
-    return {type(outcome).__name__: f"{outcome} ({hint})" if hint else str(outcome)}
 
 
 STEPS_EVERY_S = 60.0

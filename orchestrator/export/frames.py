@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.campaign.location import PlaceOptions, StrPath
 from dscampaign.orchestrator.campaign.selection import open_campaign
 
 from .arrow import batches
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CATEGORIES: Final = frozenset({"run", "node", "state", "kind", "changes", "failure_class", "executor", "config_hash"})
 
 
-def load(name: str | None = None, *, store: str | None = None, dir: str | None = None) -> Frames:
+def load(name: StrPath | None = None, *, store: str | None = None, dir: StrPath | None = None) -> Frames:
     """Open a campaign's results.
 
     Args:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dscampaign.db.errors import StoreMissing, StoreUnreachable
-from dscampaign.orchestrator.cli.watch import Obstacles, patiently
+from dscampaign.orchestrator.api.passes import Obstacles
+from dscampaign.orchestrator.cli.watch import patiently
 
 
 def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
