@@ -217,11 +217,11 @@ class _Job:
         if waits and now_s - step.ended_s < SIGNAL_S:
             return
         self._steps.remove(step)
-        if not self._is_ending:
-            killed = exit_code != 0 and self._ran_out_of_memory(step)
+        killed = exit_code != 0 and self._ran_out_of_memory(step)
+        if killed or not self._is_ending:  # else the job's end may be the step's
             lasted_s = step.ended_s - step.began_s
             goes_on = step.queue.ended(step.index, exit_code, lasted_s, time.time(), out_of_memory=killed)
-            self._is_ending = not goes_on  # the other steps end by the same signal, or by themselves
+            self._is_ending |= not goes_on  # the other steps end by the same signal, or by themselves
 
     def _end_closed(self, step: _Step, now_s: float) -> None:
         """Kill a step if its attempt was closed and its agents do not end it; give up a lane that Slurm cannot end."""

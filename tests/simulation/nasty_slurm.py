@@ -369,9 +369,9 @@ class NastySlurm:
             else:
                 agent.die()
         exit_code, oom = 0 if fate.exit == 0 else 1, fate.step_out_of_memory
-        if not job.ending:
+        if oom or not job.ending:
             ended = queue.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom)
-            job.ending = not ended
+            job.ending |= not ended
         self._begin_next(job)
 
     def _leave_rest(self, job: Job, state: str) -> None:
