@@ -206,6 +206,7 @@ def make_app(
         UserError: _failed(404),
         LookupError: _failed(404),
         ValueError: _failed(400),
+        OverflowError: _failed(400),
         StoreError: _failed(503),
     }
     guards = [

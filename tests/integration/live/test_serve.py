@@ -136,6 +136,17 @@ def test_a_request_names_runs_and_no_files(served: Served) -> None:
     assert served.get("/draw?campaign=other", Cookie=cookie)[0] == 404
     assert served.get("/draw?rows=../x", Cookie=cookie)[0] == 400
     assert served.get("/templates/live.js", Cookie=cookie)[0] == 404
+    assert served.get(f"/log?run={10**22}", Cookie=cookie)[0] == 400
+
+
+def test_a_log_whose_last_line_is_long_shows_its_end(served: Served) -> None:
+    log = CampaignPaths(served.folder, "sweep").run("base").attempt(1).logs / "20260101_rank0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("begun\n" + "x" * (1 << 19) + "\n")
+    found = json.loads(served.get("/log?run=1", Cookie=served.cookie())[2])
+    assert found["cut"]
+    assert found["text"].endswith("xxx\n")
+    log.unlink()
 
 
 def test_other_addresses_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
