@@ -55,12 +55,13 @@ def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> Non
 def test_a_run_needs_no_campaign_as_in_the_commands(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     with world.store.write() as conn:
-        values = {"spec": "name: other\n", "spec_hash": "h", "dir": str(world.dir), "executor": "slurm"}
-        queries.insert_campaign(conn, name="other", provenance={}, **values)
+        values: dict[str, Any] = {"spec": "name: other\n", "spec_hash": "h", "executor": "slurm"}
+        queries.insert_campaign(conn, name="other", dir=str(world.dir), **values)
     world.store.close()
 
     async def read() -> list[Any]:
-        calls = {"status": {"runs": ["bad"]}, "explain": {"run": "bad"}, "compare": {"a": "done", "b": "small"}}
+        calls: dict[str, dict[str, Any]] = {"status": {"runs": ["bad"]}, "explain": {"run": "bad"}}
+        calls["compare"] = {"a": "done", "b": "small"}
         async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=False)) as client:
             return [await client.call_tool(name, arguments) for name, arguments in calls.items()]
 
