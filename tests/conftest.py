@@ -86,7 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(item.get_closest_marker(group) for group in without) or (pure and _UNIT not in item.path.parents)
     ]
     if left_out:
-        items[:] = [item for item in items if item not in set(left_out)]
+        apart = set(left_out)
+        items[:] = [item for item in items if item not in apart]
         config.hook.pytest_deselected(items=left_out)
     times = _times()
     items.sort(key=lambda item: -times.get(_file(item.nodeid), {}).get("clock_s", 0.0))

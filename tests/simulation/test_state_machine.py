@@ -33,7 +33,7 @@ from dscampaign.tests.simulation.fates import FATES, PENDING_FATES
 from dscampaign.tests.simulation.nasty_slurm import LOOKS, SUBMISSIONS, Job, every
 from dscampaign.tests.simulation.world import DEPTHS, World, in_memory, make_spec
 
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "30"))
 """Histories that are tried; `make test-all` sets 5000."""
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if os.environ.get("MACHINE_NO_SHRINK") else list(Phase)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE, At
 from dscampaign.tests.integration.trainer.ranks import Ranks
 
 Launch = Callable[..., Ranks]
+
+with pytest.MonkeyPatch.context() as without:
+    without.setitem(sys.modules, "mlflow", None)  # as in jobs/trainer/__main__.py: a second of each process of tests
+    import deepspeed  # noqa: F401
 
 torch.set_num_threads(1)  # models are tiny, and idle threads of OpenMP keep a core busy for a while
 
