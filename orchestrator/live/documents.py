@@ -219,7 +219,7 @@ def run_document(live: LiveStore, campaign: str | None, run_id: int, texts: Text
         "attempts": list(text.attempts),
         "events": list(text.events),
         "next": text.next,
-        "config": json.dumps(dict(row.config), indent=2, default=str),
+        "config": json.dumps(dict(row.config), indent=2, default=str, ensure_ascii=False),
         "ds_config": _ds_config(details),
         "gpus": _gpus(details.gpus.get(newest.id)) if newest else [],
         "tries": [attempt.generation for attempt in details.attempts],

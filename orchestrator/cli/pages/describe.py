@@ -145,7 +145,7 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         clean(run.reason) or (turn(facts.status) if run.state is RunState.PENDING else ""),
     )
     reason = "".join(f": {text}" for text in reasons if text)
-    params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
+    params = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.params.items())
     forwarded = forwards_document(facts.events)
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",

@@ -225,7 +225,13 @@ def _code(condition: Condition) -> str:
 def _text(value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return shlex.join(value)  # a command, as one would type it
-    return MISSING if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return (
+        MISSING
+        if value is None
+        else value
+        if isinstance(value, str)
+        else json.dumps(value, default=str, ensure_ascii=False)
+    )
 
 
 def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: CampaignRow) -> ComparedOperands:

@@ -90,7 +90,7 @@ def _text(value: object) -> str:
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return shlex.join(value)
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def environment(results: Results) -> Section:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.records import NewRun
 from dscampaign.db.schema import lease
 from dscampaign.db.states import Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
@@ -131,6 +132,13 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
         [attempt] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
     world.set_attempt(attempt.id, evidence={"reason": "no room", "sure": "certain"})
     assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
+
+
+def test_explain_shows_parameters_as_they_are_written(world: World, capsys: Output) -> None:
+    with world.store.write() as conn:
+        run = NewRun("data", {"data": "Märchen 童話"}, {}, "data", 9, target_step=3)
+        queries.insert_runs(conn, world.campaign_id, [run])
+    assert 'parameters  data = "Märchen 童話"' in shown(capsys, "explain", "data")
 
 
 def test_describe_shows_the_campaign(world: World, capsys: Output) -> None:
