@@ -172,7 +172,9 @@ class Campaign:
     def explain(self, run: str | None = None) -> RunDetails | CampaignDetails:
         """Return a run with its attempts, failures, checkpoints and events, or the campaign with its newest events."""
         store, row = self._found()
-        return run_details(store, *find_run(store, (self.name, *_texts(run)))) if run else campaign_details(store, row)
+        if run is None:
+            return campaign_details(store, row)
+        return run_details(store, *find_run(store, (self.name, *_texts(run))))
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -262,9 +264,9 @@ class Campaign:
 
 
 def _texts(*values: object) -> tuple[str, ...]:
-    """Return arguments that have to be text: names, patterns and overrides; raise UserError for any other."""
+    """Return arguments that have to be text: names, patterns and overrides; raise UserError for other or empty ones."""
     for value in values:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value:
             hint = "pass several as arguments of their own: *names" if isinstance(value, Iterable) else None
             raise UserError(f"expected text, not {value!r}", hint)
     return tuple(map(str, values))

@@ -114,7 +114,7 @@ def _reading(place: PlaceOptions) -> list[Tool]:
 
     def explain(campaign: str | None = None, run: str | None = None) -> dict[str, Any]:
         """Explain a run: its configuration, and why each attempt ended, with the proof; without a run the campaign."""
-        facts = having(campaign, *([run] if run else [])).explain(run)
+        facts = having(campaign, *([run] if run else [])).explain(run or None)
         return run_document(facts) if isinstance(facts, RunDetails) else campaign_document(facts)
 
     def compare(a: str, b: str, campaign: str | None = None) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def test_a_place_may_be_a_path(tmp_path: Path) -> None:
     [
         lambda campaign: campaign.status(["bad"]),
         lambda campaign: campaign.explain(3),
+        lambda campaign: campaign.explain(""),
+        lambda campaign: campaign.status(""),
         lambda campaign: campaign.compare("bad", None),
         lambda campaign: campaign.cancel(7),
         lambda campaign: campaign.recommend(baseline=1),
