@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from jsonschema import validate
-from mcp import Client, StdioServerParameters
 
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
@@ -25,12 +24,21 @@ READING = {"plan", "status", "explain", "compare", "recommend"}
 WRITING = {"submit", "cancel", "retry"}
 
 
+def client_of(server: Any) -> Any:
+    """Return a client of the protocol, which takes a second to import: only the process that needs it does."""
+    from mcp import Client
+
+    return Client(server)
+
+
 def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> None:
+    from mcp import StdioServerParameters
+
     make_world(tmp_path).store.close()
     place = ["-m", "dscampaign.orchestrator.cli", "mcp", "--dir", str(tmp_path / "campaign")]
 
     async def read() -> list[Any]:
-        async with Client(StdioServerParameters(command=sys.executable, args=place, cwd=tmp_path)) as client:
+        async with client_of(StdioServerParameters(command=sys.executable, args=place, cwd=tmp_path)) as client:
             calls: list[tuple[str, dict[str, Any]]] = [("status", {"runs": ["b*"]})]
             calls += [("explain", {"run": run}) for run in ("bad", "smoll")]
             return [
@@ -62,7 +70,7 @@ def test_a_run_needs_no_campaign_as_in_the_commands(tmp_path: Path) -> None:
     async def read() -> list[Any]:
         calls: dict[str, dict[str, Any]] = {"status": {"runs": ["bad"]}, "explain": {"run": "bad"}}
         calls["compare"] = {"a": "done", "b": "small"}
-        async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=False)) as client:
+        async with client_of(server_of(PlaceOptions(str(world.dir)), allow_writes=False)) as client:
             return [await client.call_tool(name, arguments) for name, arguments in calls.items()]
 
     assert [answer.is_error for answer in asyncio.run(read())] == [False, False, False]
@@ -72,7 +80,7 @@ def test_an_agent_that_may_write_cancels(tmp_path: Path) -> None:
     world = make_world(tmp_path)
 
     async def write() -> Any:
-        async with Client(server_of(PlaceOptions(str(world.dir)), allow_writes=True)) as client:
+        async with client_of(server_of(PlaceOptions(str(world.dir)), allow_writes=True)) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             refused = await client.call_tool("cancel", {"campaign": "sweep"})
             misnamed = await client.call_tool("retry", {"campaign": "sweep", "run": "bad"})
@@ -100,7 +108,7 @@ def test_what_an_agent_submits_goes_on_by_itself(tmp_path: Path) -> None:
     )
 
     async def submit() -> Any:
-        async with Client(server_of(PlaceOptions(str(tmp_path / "campaign")), allow_writes=True)) as client:
+        async with client_of(server_of(PlaceOptions(str(tmp_path / "campaign")), allow_writes=True)) as client:
             return await client.call_tool("submit", {"spec": str(spec)})
 
     submitted = asyncio.run(submit())

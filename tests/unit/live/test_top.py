@@ -148,7 +148,7 @@ def test_a_change_in_the_store_is_shown_and_the_cursor_stays_on_its_run(world: W
     drive(view_of(world.store, None), steps)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.nightly)])
 def test_enter_opens_a_run_whose_log_is_followed(world: World, size: Size) -> None:
     log = world.attempt_paths("small", 2).logs / "r_rank0.log"
     log.write_text("first \x1b[2J[red]line\r\nsecond")
