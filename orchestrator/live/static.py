@@ -39,7 +39,8 @@ def export(live: LiveStore, texts: Texts, only: str | None, folder: Path) -> lis
     """
     refuse_links_of_others(folder)
     if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not empty", "name a new folder, or one that this command made")
+        trouble = "is not empty" if folder.is_dir() else "is no folder"
+        raise UserError(f"{folder} {trouble}", "name a new folder, or one that this command made")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _MARK).touch()

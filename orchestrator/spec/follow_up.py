@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -25,6 +26,9 @@ _OF_TRAINING: Final = frozenset(
     profile_at sequence_parallel tensor_parallel""".split()  # noqa: SIM905
 )
 """Fields of `train` that a script which trains nothing has no use for."""
+
+_REPEAT: Final = re.compile(r"r\d+")
+"""The end of the name of a repeat."""
 
 
 def name_of(name: str, stage: str, repeat: int) -> str:
@@ -79,10 +83,16 @@ def follow_up(
     )
 
 
-def findings(spec: Spec, run: Run) -> Iterator[Finding]:
-    """Find the errors of the stages, after the first run of a spec."""
+def findings(spec: Spec, runs: Sequence[Run]) -> Iterator[Finding]:
+    """Find the errors of the stages, after the first run of a spec; and names that another run has."""
+    run, taken = runs[0], {run.name for run in runs}
     for stage, section in spec.then.items():
         place = ("then", stage)
+        names = {name_of(each.name, stage, each.repeat) for each in runs}
+        if _REPEAT.fullmatch(stage):
+            yield Finding((place,), "would be the name of a repeat", "choose another name")
+        elif same := names & taken:
+            yield Finding((place,), f"would name a follow-up like another run, {min(same)}", "choose another name")
         try:
             fields = section.model_dump(mode="json")
             made = follow_up(fields, stage, run.name, run.config, run.params, run.repeat, "", _CHECKPOINT)

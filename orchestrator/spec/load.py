@@ -98,7 +98,7 @@ def runs_of_text(
                 runs = (first_trial(spec, gpus),)
             else:
                 runs = expand(spec, gpus, None if findings else check_options)
-            findings += [] if findings else list(stage_findings(spec, runs[0]))
+            findings += [] if findings else list(stage_findings(spec, runs))
         except InvalidSpec as error:
             findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:

@@ -361,13 +361,14 @@ class StageConfig(SpecSection):
     """Fields of `slurm` that differ from the run's: `{gpus_per_node: 1, time: 10}`."""
 
 
-_STAGE_NAME: Final = r"^[a-z][a-z0-9_]{0,19}$"
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+STAGE_NAME: Final = r"^[a-z][a-z0-9_]{0,19}$"
 
 
 class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of its variations."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     """Letters, digits, `.`, `_` and `-`, at most 64; not a name in `dir` such as `data`."""
     dir: Line = "./campaign"
     """Shared folder for checkpoints, logs and data."""
@@ -390,7 +391,7 @@ class Spec(RunConfig):
     ([default](results.md#what-is-compared))."""
     search: SearchConfig | None = None
     """[A search](search.md): trials with sampled parameters instead of a matrix."""
-    then: dict[Annotated[str, Field(pattern=_STAGE_NAME)], StageConfig] = Field(default={})
+    then: dict[Annotated[str, Field(pattern=STAGE_NAME)], StageConfig] = Field(default={})
     """[Follow-ups](own-scripts.md#follow-ups) of each completed run, by name: `{eval: {command: ...}}`."""
     retention: RetentionConfig | None = None
     """How `campaign db prune` thins old metrics."""

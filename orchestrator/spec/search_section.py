@@ -136,7 +136,8 @@ class SearchConfig(SpecSection):
         Annotated[Real, Field(gt=0)] | None,
         BeforeValidator(_hours, json_schema_input_type=float | str | None),
     ] = None
-    """`200 GPU-hours`, after which no trial starts or goes on. The confirmation comes on top. Default: no limit."""
+    """`200 GPU-hours`, after which no trial is added or goes on; those that wait or run end. The confirmation comes on
+    top. Default: no limit."""
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the sampler; trials themselves use `train.seed`."""
     halving: HalvingConfig | None = None

@@ -13,7 +13,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dot
 
 from .command_line import as_meant
 from .matrix import field_path, fields_ending_in
-from .model import Spec
+from .model import NAME, STAGE_NAME, Spec
 from .other_names import hint_for, meant, our_name
 from .sections import TOOLS
 from .yaml_source import written
@@ -23,9 +23,12 @@ _MESSAGES: Final = {
     "model_type": "expected a mapping of fields",
     "too_short": "expected at least one",
     "tuple_type": "expected a list",
-    "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
 }
 """Instead of pydantic's own text, by its type of error."""
+_PATTERNS: Final = {
+    NAME: "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
+    STAGE_NAME: "expected lower-case letters, digits, _ (starting with a letter, at most 20)",
+}
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _EXPECTED: Final = "expected "
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
@@ -54,7 +57,11 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     words = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    message = _MESSAGES.get(kind) or detail["msg"].replace("Input should be ", _EXPECTED)
+    message = (
+        _MESSAGES.get(kind)
+        or _PATTERNS.get(context.get("pattern", ""))
+        or detail["msg"].replace("Input should be ", _EXPECTED)
+    )
     return Finding((place,), message, _hint(kind, value, words, place))
 
 

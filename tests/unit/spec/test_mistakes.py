@@ -282,3 +282,18 @@ def test_an_axis_that_is_no_mapping_has_one_error(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (problem,) = problems(tmp_path, f"{OWN}command: train.py {{x}}\nmatrix: 5\n")
     assert problem.field == "matrix"
+
+
+@pytest.mark.parametrize("then", ["r1: {command: t.py}", "b: {command: t.py}"])
+def test_a_follow_up_has_a_name_of_its_own(tmp_path: Path, then: str) -> None:
+    (tmp_path / "t.py").write_text("")
+    text = f"{OWN}command: t.py {{x}}\nmatrix: {{x: [a, a-b, a-c]}}\nthen: {{{then}}}\n"
+    (problem,) = problems(tmp_path, text)
+    assert problem.field.startswith("then.")
+    assert problem.hint == "choose another name"
+
+
+def test_the_name_of_a_stage_is_shorter_than_that_of_a_campaign(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("")
+    (problem,) = problems(tmp_path, f"{OWN}command: t.py\nthen: {{c-d: {{command: t.py}}}}\n")
+    assert problem.message.startswith("expected lower-case letters, digits, _ ")
