@@ -73,7 +73,7 @@ function line(row) {
   own.row.className = row.state;
   const cells = used.map(([name, place]) => {
     const cell = node("td", { class: name === "job" ? "" : "r", ...(row.cells[place] ? { "data-name": name } : {}) }, row.cells[place]);
-    if (name === "step" && row.share !== null) {
+    if (name === "step" && row.share !== null && row.share < 1) {
       const bar = node("i", {});
       bar.style.transform = `scaleX(${row.share})`;
       cell.append(node("span", { class: "progress", "aria-hidden": "true" }, bar));
@@ -147,7 +147,9 @@ function show() {
   put("shown", order.length === rows.size ? "" : `${order.length.toLocaleString("en")} of ${rows.size.toLocaleString("en")} runs`);
 }
 
-function head({ counts, early, steps, lines: said }) {
+let pulse = "live";
+function head({ counts, early, steps, lines: said, settled }) {
+  pulse = settled ? "finished" : "live";
   const present = STATES.filter((state) => counts[state]);
   put("share", ...present.map((state) => {
     const part = node("i", { class: state });
@@ -320,14 +322,14 @@ function connect() {
     $("now").classList.toggle("off", off);
   };
   let rested = 0; // an answer takes long for many runs: no more than a twentieth of the time goes into it
-  source.onopen = () => say("live", false);
+  source.onopen = () => say(pulse, false);
   source.onerror = () => say("disconnected: is `campaign serve` still running?", true);
   source.onmessage = ({ data: body }) => {
     const news = JSON.parse(body);
-    say(news.trouble ?? "live", Boolean(news.trouble));
     if (news.campaigns) campaigns(news.campaigns);
+    if (news.rows) take(news);
+    say(news.trouble ?? pulse, Boolean(news.trouble));
     if (!news.rows) return;
-    take(news);
     if (news.rows.some((row) => row.state === "completed") && Date.now() > rested) judge();
   };
   const judge = async () => {

@@ -72,7 +72,7 @@ def head_document(status: CampaignStatus, texts: Texts) -> dict[str, Any]:
     return {
         "counts": {str(state): number for state, number in status.shown_counts.items() if number},
         "early": status.early,
-        "steps": f"{count(len(status.runs), 'run')} · {done:,} steps",
+        "steps": f"{count(len(status.runs), 'run')} · {done:,} steps completed",
         "lines": list(texts.of_campaign(status)),
         "settled": status.settled,
     }

@@ -13,12 +13,11 @@ from dscampaign.orchestrator.report.compare.difference import ComparedOperands, 
 from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.compare.wording import difference_text, times
+from dscampaign.orchestrator.report.compare.wording import difference_text, places, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .text import Page, Style, table
 
-_BY_LOSS: Final = ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
 _LEADING: Final = (Standing.BEST, Standing.FIRST)
 
 _ROWS: Final = 12
@@ -58,12 +57,14 @@ def _answer(
         yield page.paint(effort, Style.DIM)
     yield ""
     score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
-    shown = answer.rows[:_ROWS]
+    shown, loss = answer.rows[:_ROWS], answer.rows[0].comparison.loss_heading
+    digits = places([row.loss for row in shown], shown[0].comparison.loss_unit)
     if answer.lead is Objective.LOSS:
-        yield from table(page, _BY_LOSS, map(_row_by_loss, shown), "-rrrw", capitals=False)
+        header: tuple[str, ...] = ("condition", loss, "speed vs best", "memory", "verdict vs best")
+        yield from table(page, header, (_row_by_loss(row, digits) for row in shown), "-rrrw", capitals=False)
     else:
-        header = ("condition", score, "speed vs best", "memory", "loss vs baseline", "verdict")
-        yield from table(page, header, (_row(row, score) for row in shown), "-rrrrw", capitals=False)
+        header = ("condition", score, "speed vs best", "memory", loss, "verdict")
+        yield from table(page, header, (_row(row, score, digits) for row in shown), "-rrrrw", capitals=False)
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
     notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
@@ -88,22 +89,22 @@ def unread_config(chosen: Condition) -> str:
     )
 
 
-def _row(row: Row, score: str) -> tuple[str, ...]:
+def _row(row: Row, score: str, digits: int) -> tuple[str, ...]:
     pair = row.comparison
     return (
         clean(row.condition.title),
         row.figure if score else "",
         _speed(row),
         row.condition.text("mem_reserved_gb"),
-        "baseline" if pair.is_baseline else difference_text(pair.loss, pair.loss_unit, ends=False),
-        clean(row.why.text) if row.why else words(row.verdict),
+        "baseline" if pair.is_baseline else difference_text(pair.loss, pair.loss_unit, ends=False, digits=digits),
+        f"out: {clean(row.why.text)}" if row.why else words(row.verdict),
     )
 
 
-def _row_by_loss(row: Row) -> tuple[str, ...]:
+def _row_by_loss(row: Row, digits: int) -> tuple[str, ...]:
     test, best = row.loss_beside_best, row.verdict in _LEADING
-    loss = "–" if best else difference_text(test, row.comparison.loss_unit) if test else ""
-    name, _, speed, memory, _, verdict = _row(row, "")
+    loss = "–" if best else difference_text(test, row.comparison.loss_unit, digits=digits) if test else ""
+    name, _, speed, memory, _, verdict = _row(row, "", digits)
     return name, loss, speed, memory, verdict
 
 

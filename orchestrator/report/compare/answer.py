@@ -24,6 +24,7 @@ from .ranking import (
     best_learners,
     change_text,
     faster,
+    faster_out,
     fastest_of,
     is_unclear,
     is_unfinished,
@@ -66,6 +67,11 @@ class Row:
         """The condition."""
         return self.comparison.condition
 
+    @property
+    def loss(self) -> LossTest:
+        """The test of its loss in a table: against the best if loss leads, else against the baseline."""
+        return self.loss_beside_best or self.comparison.loss
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -73,7 +79,7 @@ class Answer:
 
     Attributes:
         lead: the objective that decides.
-        sentence: at most 15 words, the name of a condition counted as one.
+        sentence: at most 20 words, the name of a condition counted as one.
         rows: all conditions, best first.
         chosen: None if none can be, or if the reader has to decide between `fastest` and `learner`.
         doubts: reasons that the order is not proven, with what would decide it; different code first.
@@ -144,16 +150,22 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         apart = {fastest.condition.name: Standing.FASTEST, learner.condition.name: Standing.LOWEST_LOSS}
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
-    doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
+    ahead = None if undecided or lead is not Objective.SPEED else faster_out(chosen, comparisons, out)
+    doubts = tuple(_doubts(lead, chosen, left, standing, comparisons, ahead))
     doubt, title = doubts[0].code if doubts else None, _name(chosen.condition)
     start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
     claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)
     if doubt is Why.VARIES and not undecided and (lead is not Objective.LOSS or chosen is learner):
         claim = f"{title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
+    reasons = [one for one in doubts if not (undecided and one.code is Why.VARIES)] or ([ahead] if ahead else [])
+    if ahead in reasons[:1] and len(rows) > 1:
+        verb = f"{title} looks" if doubts else f"{start}:"
+        claim = f"{verb} fastest of {len(rows)} comparable (of {len(comparisons)})"
+    others = sorted((one for one in comparisons if one.condition.name in out), key=pace, reverse=True)
     return Answer(
         lead=lead,
-        sentence=_sentence(claim, [one for one in doubts if not (undecided and one.code is Why.VARIES)]),
-        rows=(*rows, *(_out_row(one, chosen, out, lead) for one in comparisons if one.condition.name in out)),
+        sentence=_sentence(claim, reasons),
+        rows=(*rows, *(_out_row(one, chosen, out, lead) for one in others)),
         chosen=None if undecided else chosen.condition,
         fastest=fastest.condition if fastest.speed else None,
         learner=learner.condition,
@@ -285,17 +297,21 @@ def _doubts(
     left: Sequence[BaselineComparison],
     standing: Sequence[BaselineComparison],
     comparisons: Sequence[BaselineComparison],
+    ahead: Reason | None,
 ) -> Iterator[Reason]:
     if code := mixed_code((run.name, run.code) for one in comparisons for run in one.condition.counted):
         yield Reason(Why.DIFFERENT_CODE, detail=code)
     if waiting := [one.condition.title for one in comparisons if is_unfinished(one.condition)]:
         yield Reason(Why.PROVISIONAL, tuple(waiting))
-    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing)
+    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing, ahead)
     yield from circumstances(chosen.condition, [one.condition for one in left])
 
 
 def _speed_doubts(
-    chosen: BaselineComparison, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
+    chosen: BaselineComparison,
+    left: Sequence[BaselineComparison],
+    standing: Sequence[BaselineComparison],
+    ahead: Reason | None,
 ) -> Iterator[Reason]:
     if few := few_repeats([one.condition for one in left], losses=False):
         yield few
@@ -304,6 +320,8 @@ def _speed_doubts(
     if unsure:
         yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
         return
+    if ahead and ahead.code is Why.FASTER_UNPROVEN:
+        yield ahead
     if may_be_worse(chosen):
         most = chosen.loss.difference.high if chosen.loss.difference else None
         yield Reason(Why.LOSS_VARIES, number=most, unit=chosen.loss_unit, detail=loss_margin(chosen.loss.margin))

@@ -82,6 +82,11 @@ class BaselineComparison:
         """The unit of losses: ` nats`, or nothing if the user's script may report any loss."""
         return "" if self.condition.own_loss else " nats"
 
+    @property
+    def loss_heading(self) -> str:
+        """The heading of differences of losses: `Δ held-out loss (nats)`."""
+        return f"Δ {self.loss_is.split()[0]} loss{self.loss_unit and ' (nats)'}"
+
 
 def speed_text(one: BaselineComparison) -> str:
     """`72.9k [72.5k, 83k] tokens/s`; nothing if no step was timed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dscampaign.db.states import UNSETTLED_RUN, RunState
@@ -12,7 +12,7 @@ from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .baseline import BaselineComparison, compare_losses, compare_speeds
+from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
 from .conditions import Condition
 from .reasons import Reason, Why
 from .statistics import TIE, Standing, estimate
@@ -178,6 +178,20 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     if standing != Standing.NOT_PROVEN:
         return standing == Standing.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
+
+
+def faster_out(
+    chosen: BaselineComparison, comparisons: Sequence[BaselineComparison], out: Mapping[str, Reason]
+) -> Reason | None:
+    """Return a faster condition that is out: the fastest, or first one whose loss may be as low."""
+    ahead = [(one, out[one.condition.name]) for one in comparisons if one.condition.name in out and faster(one, chosen)]
+    if not ahead:
+        return None
+    found, why = max(ahead, key=lambda each: (each[1].code is Why.LOSS_UNPROVEN, pace(each[0])))
+    code = Why.FASTER_UNPROVEN if why.code is Why.LOSS_UNPROVEN else Why.FASTER_OUT
+    detail = why.label if why.code in (Why.LOSS_UNPROVEN, Why.LOSS_WORSE) else f"out: {why.label}"
+    speed = times_as_fast(found, chosen)
+    return Reason(code, (found.condition.title,), number=speed.value if speed else None, detail=detail)
 
 
 def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:

@@ -34,6 +34,8 @@ class Why(StrEnum):
     NO_LOSSES = "no_losses"
     VARIES = "repeats_vary"
     LOSS_VARIES = "losses_vary"
+    FASTER_UNPROVEN = "faster_but_loss_may_be_higher"
+    FASTER_OUT = "faster_but_out"
     DEVICES = "different_devices"
     VARIABLES = "different_variables"
     NEIGHBOURS = "different_neighbours"
@@ -64,7 +66,7 @@ class Reason:
     @property
     def label(self) -> str:
         """The reason in a few words."""
-        return self.end or (self.text if self.code in (Why.UNFINISHED, Why.NOT_MEASURED) else words(self.code))
+        return self.end or _LABELS.get(self.code, words(self.code)).format(detail=self.detail)
 
     @property
     def text(self) -> str:
@@ -72,8 +74,15 @@ class Reason:
         return reasons_text([self])
 
 
-_TEXTS: Final[Mapping[Why, str]] = {
+_LABELS: Final[Mapping[Why, str]] = {
     Why.UNFINISHED: "not finished",
+    Why.NOT_MEASURED: "{detail} not measured",
+    Why.LOSS_WORSE: "its loss is higher",
+    Why.LOSS_UNPROVEN: "its loss may be higher",
+}
+_FASTER: Final = "{names} is {number} × as fast, but {detail}"
+_TEXTS: Final[Mapping[Why, str]] = {
+    **_LABELS,
     Why.SCREENED: "screened out: {detail}",
     Why.ENDED: "{detail}",
     Why.CHANGED: "ran with {detail}; not compared",
@@ -82,8 +91,9 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.OVERFLOW: "skipped optimizer steps because gradients overflowed",
     Why.LOSS_NOT_FINITE: "a loss is not finite",
     Why.LOSS_WORSE: "{detail} loss is higher by {number}",
-    Why.LOSS_UNPROVEN: "{detail} loss looks higher by {number}; not proven",
-    Why.NOT_MEASURED: "{detail} not measured",
+    Why.LOSS_UNPROVEN: "{detail} loss may be higher, by {number}",
+    Why.FASTER_UNPROVEN: f"{_FASTER}; add repeats",
+    Why.FASTER_OUT: _FASTER,
     Why.DIFFERENT_CODE: "{detail} This may explain differences.",
     Why.PROVISIONAL: "provisional: {names} not finished",
     Why.FEW_RUNS: "only {number} each; set `repeats: 3`",
@@ -108,6 +118,8 @@ _SHORT: Final[Mapping[Why, str]] = {
     Why.NO_LOSSES: "no losses were found",
     Why.VARIES: "{names} may be as {detail}",
     Why.LOSS_VARIES: "its loss may be higher",
+    Why.FASTER_UNPROVEN: _FASTER,
+    Why.FASTER_OUT: _FASTER,
     Why.DEVICES: "devices differ",
     Why.VARIABLES: "environments differ",
     Why.NEIGHBOURS: "neighbours on nodes differ",
@@ -145,6 +157,8 @@ def grouped_reasons(reasons: Iterable[tuple[str, Reason]]) -> list[tuple[tuple[s
 def _number(reason: Reason, value: float) -> str:
     if reason.code is Why.TIGHT:
         return f"{value:.0%}"
+    if reason.code in (Why.FASTER_UNPROVEN, Why.FASTER_OUT):
+        return f"{value:.2f}"
     if reason.code in (Why.LOSS_WORSE, Why.LOSS_UNPROVEN, Why.LOSS_VARIES):
         return loss_gap(value, reason.unit, "")
     return f"{value:,.0f}"

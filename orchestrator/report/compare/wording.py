@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number, words
@@ -37,19 +37,25 @@ def span(estimate: Estimate | None) -> str:
     return f"{short_number(estimate.low)} to {short_number(estimate.high)}"
 
 
-def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
-    """Return a difference of losses without their unit, with the digits that its interval leaves."""
-    fine = 3 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))
-    return loss_gap(value, unit, sign, decimals(test.difference, fine))
+def places(tests: Iterable[LossTest], unit: str) -> int:
+    """Return the decimals of differences of losses in a table: the most that the interval of any of them leaves."""
+    found = [test for test in tests if test.difference]
+    fine = [3 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin))) for test in found]
+    return max((decimals(test.difference, each) for test, each in zip(found, fine, strict=True)), default=3)
 
 
-def difference_text(test: LossTest, unit: str, *, ends: bool = True) -> str:
+def difference(value: float, test: LossTest, unit: str, sign: str = "+", digits: int | None = None) -> str:
+    """Return a difference of losses without their unit, with so many decimals, or as its interval leaves."""
+    return loss_gap(value, unit, sign, places([test], unit) if digits is None else digits)
+
+
+def difference_text(test: LossTest, unit: str, *, ends: bool = True, digits: int | None = None) -> str:
     """Return a difference of losses with its interval: `-0.0096 [-0.0097, -0.0095]`; "" if unknown."""
     found = test.difference
     if found is None:
         return ""
-    known = interval(found, lambda end: difference(end, test, unit, "-")) if ends else ""
-    return f"{difference(found.value, test, unit)}{known}"
+    known = interval(found, lambda end: difference(end, test, unit, "-", digits)) if ends else ""
+    return f"{difference(found.value, test, unit, digits=digits)}{known}"
 
 
 def size_text(test: LossTest, unit: str) -> str:

@@ -24,7 +24,7 @@ from dscampaign.orchestrator.report.compare.sensitivity import (
     speed_effect,
 )
 from dscampaign.orchestrator.report.compare.statistics import Estimate
-from dscampaign.orchestrator.report.compare.wording import difference, span, times
+from dscampaign.orchestrator.report.compare.wording import difference, places, span, times
 from dscampaign.orchestrator.report.measure.failures import FailedAttempt
 from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
@@ -125,9 +125,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     shown = sorted((one for one in results.comparisons if one.speed), key=pace, reverse=True)
     unit = shown[0].speed_unit if shown else ""
     columns: dict[str, Column] = {
-        unit: lambda one: _estimate(one.speed, lambda change: short_number(change.value)),
+        f"median {unit}": lambda one: _estimate(one.speed, lambda change: short_number(change.value)),
         f"range ({unit})": lambda one: span(one.speed),
-        "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
+        "mean × baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
         _VERDICT: _beside(lambda one: words(one.order)),
         "step (ms)": _metric("step_s"),
         "MFU": _metric("mfu"),
@@ -142,9 +142,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     basis = results.workloads[0].basis
     if len(results.workloads) > 1:
         basis = "baselines are marked; 95 % intervals, corrected for all comparisons of a workload"
-    text = f"Medians after the warm-up; {basis}."
+    text = f"After the warm-up; × is of geometric means; {basis}."
     if by := next((one.paired_by for one in results.comparisons if one.paired_by), ""):
-        text += f" Some {by}s were slower as a whole, so × baseline compares runs of the same {by}."
+        text += f" Some {by}s were slower as a whole, so × compares runs of the same {by}."
     pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 
@@ -168,12 +168,13 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
         return Section("Same learning?", charts=pictures)
     compared = "held_out" if shown[0].loss_is == "held-out" else "final_loss"
     shown.sort(key=lambda one: _lowest_first(one.condition.value(compared)))
+    digits = places((one.loss for one in shown), shown[0].loss_unit)
     columns: dict[str, Column] = {
         f"{shown[0].loss_is} loss": _metric(compared),
-        "Δ baseline": _beside(_apart),
-        "95 % interval": _beside(_loss_interval),
+        shown[0].loss_heading: _beside(lambda one: _apart(one, digits)),
+        "95 % interval": _beside(lambda one: _loss_interval(one, digits)),
         _VERDICT: _beside(lambda one: words(one.loss.verdict)),
-        "because": _beside(lambda one: "" if _loss_interval(one) else one.loss.reason),
+        "because": _beside(lambda one: "" if _loss_interval(one, digits) else one.loss.reason),
         **({"final": _metric("final_loss")} if compared == "held_out" else {}),
         "first": _metric("first_loss"),
         "reduction": _metric("loss_reduction"),
@@ -190,15 +191,15 @@ def _lowest_first(value: float | None) -> float:
     return math.inf if value is None or math.isnan(value) else value
 
 
-def _apart(one: BaselineComparison) -> TableCell:
-    return _estimate(one.loss.difference, lambda found: difference(found.value, one.loss, one.loss_unit))
+def _apart(one: BaselineComparison, digits: int) -> TableCell:
+    return _estimate(one.loss.difference, lambda found: difference(found.value, one.loss, one.loss_unit, digits=digits))
 
 
-def _loss_interval(one: BaselineComparison) -> str:
+def _loss_interval(one: BaselineComparison, digits: int) -> str:
     found = one.loss.difference
     if not found or found.low is None or found.high is None:
         return ""
-    return " to ".join(difference(end, one.loss, one.loss_unit) for end in (found.low, found.high))
+    return " to ".join(difference(end, one.loss, one.loss_unit, digits=digits) for end in (found.low, found.high))
 
 
 _MEMORY: Final[Mapping[str, Column]] = {

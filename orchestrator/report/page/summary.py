@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from dscampaign.orchestrator.formatting import some, words
+from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results
 from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
-from dscampaign.orchestrator.report.compare.wording import difference_text, times
+from dscampaign.orchestrator.report.compare.wording import difference_text, places, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
@@ -19,8 +19,6 @@ from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
-_BY_SPEED: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
-_BY_LOSS: Final = ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
 _BEST: Final = (Standing.BEST, Standing.FIRST)
 _GOOD: Final = (*_BEST, Standing.FASTEST, Standing.LOWEST_LOSS)
 
@@ -32,37 +30,31 @@ def summary(results: Results, looks: Looks) -> Section:
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
     loss_leads = all(one.answer.lead is Objective.LOSS for one in results.workloads)
+    rows = [row for one in shown for row in one.answer.rows]
+    leading = [found for row in rows if (found := _leading(row, loss_leads=loss_leads))]
+    differ = loss_leads or len({f"{found.value:.2f}" for found in leading}) > 1
+    last = max((found.high or found.value for found in leading), default=0.0) if differ else 0.0
+    digits = places([row.loss for row in rows], rows[0].comparison.loss_unit)
     lines: list[tuple[TableCell, ...]] = []
     for one in shown:
         if several:
-            lines.append((TableCell(one.workload.name, mark="group"),))
-        lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)), loss_leads=loss_leads)
+            lines.append((TableCell(f"{one.workload.name}: {one.answer.sentence}", mark="group"),))
+        kept = _kept(one.answer.rows, max(1, MOST_ROWS // len(shown)))
+        lines += (_row(row, looks, last, digits, loss_leads=loss_leads) for row in kept)
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
-    sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
-    answers = table(_BY_LOSS if loss_leads else _BY_SPEED, lines, more=more, file="the tables below")
+    sentence = f"{len(results.workloads)} workloads, each with its answer." if several else shown[0].answer.sentence
+    loss = rows[0].comparison.loss_heading
+    last_two = ("memory", "verdict vs best") if loss_leads else ("memory", loss, "verdict")
+    header = ("condition", *((loss,) if loss_leads else ()), "speed vs best", *last_two)
+    answers = table(header, lines, more=more, file="the tables below")
     chart = _chart(results, looks)
     return Section(sentence, results.effort, charts=(chart,) if chart else (), tables=(answers,))
 
 
-def _ahead(workloads: Sequence[WorkloadResults]) -> str:
-    """Name the first condition of each workload."""
-    first = [
-        one.answer.rows[0].condition.title if one.answer.learner else f"nothing for {one.workload.name}"
-        for one in workloads
-    ]
-    verb = "Use" if all(one.answer.proven for one in workloads) else "Ahead"
-    return f"{verb}, by workload: {some(first, 3)}."
-
-
-def _rows(one: WorkloadResults, looks: Looks, most: int, *, loss_leads: bool) -> Iterator[tuple[TableCell, ...]]:
-    """Yield the best conditions, and the baseline in any case; bars show the leading figure, unless all are equal."""
-    rows = one.answer.rows
-    leading = [found for row in rows if (found := _leading(row, loss_leads=loss_leads))]
-    differ = loss_leads or len({f"{found.value:.2f}" for found in leading}) > 1
-    last = max((found.high or found.value for found in leading), default=0.0) if differ else 0.0
+def _kept(rows: Sequence[Row], most: int) -> Sequence[Row]:
+    """Return the best conditions, and the baseline in any case."""
     baseline = next(place for place, row in enumerate(rows) if row.comparison.is_baseline)
-    kept = rows[:most] if baseline < most or most < 2 else [*rows[: most - 1], rows[baseline]]
-    yield from (_row(row, looks, last, loss_leads=loss_leads) for row in kept)
+    return rows[:most] if baseline < most or most < 2 else [*rows[: most - 1], rows[baseline]]
 
 
 def _leading(row: Row, *, loss_leads: bool) -> Estimate | None:
@@ -71,11 +63,14 @@ def _leading(row: Row, *, loss_leads: bool) -> Estimate | None:
     return row.beside_best
 
 
-def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[TableCell, ...]:
+def _row(row: Row, looks: Looks, last: float, digits: int, *, loss_leads: bool) -> tuple[TableCell, ...]:
     one, speed, found = row.comparison, row.beside_best, _leading(row, loss_leads=loss_leads)
     pace = TableCell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else TableCell("")
     test, known = (row.loss_beside_best, row.verdict not in _BEST) if loss_leads else (one.loss, not one.is_baseline)
-    loss = TableCell(difference_text(test, one.loss_unit, ends=loss_leads) if test and known else "–" if test else "")
+    gap = (
+        difference_text(test, one.loss_unit, ends=loss_leads, digits=digits) if test and known else "–" if test else ""
+    )
+    loss = TableCell(gap)
     first, second = (replace(loss, mark="gap"), pace) if loss_leads else (pace, loss)
     if found and last > 0:
         ends = (found.value if end is None else end for end in (found.value, found.low, found.high))
@@ -85,7 +80,9 @@ def _row(row: Row, looks: Looks, last: float, *, loss_leads: bool) -> tuple[Tabl
     return (
         named(row.condition, looks, is_baseline=one.is_baseline),
         *((first, second, memory) if loss_leads else (first, memory, second)),
-        TableCell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
+        TableCell(f"out: {row.why.label}", mark="out")
+        if row.why
+        else TableCell(words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
     )
 
 

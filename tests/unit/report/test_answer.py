@@ -19,7 +19,7 @@ from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
 from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest, Standing, estimate
-from dscampaign.orchestrator.report.compare.wording import difference
+from dscampaign.orchestrator.report.compare.wording import difference, difference_text, places
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import recommendation_document
 from dscampaign.orchestrator.spec.objective import Objective
@@ -51,12 +51,24 @@ def codes(found: Answer) -> list[Why]:
 def test_the_fastest_that_learns_as_well_is_first_and_marked(planted: Plant) -> None:
     slow, careless = Planted("slow", (0.2,) * 3), Planted("careless", (0.01,) * 3, (3.2, 3.21, 3.22))
     found = answered(planted(Planted("base"), slow, careless, Planted("fast", (0.05,) * 3)))
-    assert found.sentence == "Use fast: 2.00 × the baseline's speed, same loss."
+    ahead = "careless is 5.00 × as fast, but its loss is higher"
+    assert found.sentence == f"Use fast: fastest of 3 comparable (of 4); {ahead}."
     assert shown(found) == [("fast", "best"), ("base", "slower"), ("slow", "slower"), ("careless", "out")]
     assert found.rows[1].beside_best
     assert found.rows[1].beside_best.value == pytest.approx(0.5, rel=0.01)
     assert found.excluded["careless"].text == "held-out loss is higher by 0.210 nats"
     assert found.proven
+
+
+def test_a_faster_condition_that_may_learn_as_well_forbids_use(planted: Plant) -> None:
+    """What is out comes last, the fastest first."""
+    losses = (3.0, 3.2, 2.9)
+    slow, quick = Planted("slow", (0.3,) * 3, losses), Planted("quick", (0.05,) * 3, losses)
+    found = answered(planted(Planted("base"), slow, quick, Planted("other", (0.2,) * 3)))
+    ahead = "quick is 2.00 × as fast, but its loss may be higher"
+    assert found.sentence == f"base looks fastest of 2 comparable (of 4); {ahead}."
+    assert (codes(found), found.proven) == ([Why.FASTER_UNPROVEN], False)
+    assert [row.condition.name for row in found.rows] == ["base", "other", "quick", "slow"]
 
 
 def test_of_equal_speeds_the_least_memory_is_first(planted: Plant) -> None:
@@ -169,8 +181,8 @@ def test_reasons_are_grouped_by_their_codes_and_classes(planted: Plant) -> None:
     )
     groups = [(names, reasons_text(reasons)) for names, reasons in grouped_reasons(found.excluded.items())]
     assert groups == [
-        (("a", "b"), "crashed: KeyError: 'a' at step 7, and others"),
         (("worse", "worst"), "held-out loss is higher by 0.065 to 0.190 nats"),
+        (("a", "b"), "crashed: KeyError: 'a' at step 7, and others"),
         (("c",), "failed: out of memory"),
     ]
 
@@ -297,6 +309,16 @@ def test_digits_follow_the_interval() -> None:
     assert shown(-0.00234567, 0.75) == "+0.00"
     assert shown(-0.00234567, 0.05) == "-0.002"
     assert shown(-0.00234567, 0.00002) == "-0.0023"
+
+
+def test_a_table_has_the_digits_of_its_finest_difference() -> None:
+    tests = [
+        LossTest(Standing.EQUAL, Estimate(x, x - h, x + h, None, 3), 0.01) for x, h in ((0.03, 0.4), (0.002, 1e-4))
+    ]
+    assert [difference_text(one, " nats", ends=False, digits=places(tests, " nats")) for one in tests] == [
+        "+0.0300",
+        "+0.0020",
+    ]
 
 
 def shrunk(runs: Sequence[MeasuredRun], sizes: Mapping[str, int]) -> list[MeasuredRun]:

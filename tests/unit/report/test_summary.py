@@ -54,8 +54,18 @@ def test_of_several_workloads_the_table_has_their_sentences(planted_url: PlantSt
     results = results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"})))
     rows = first(results).tables[0].rows
     groups = [row[0].text for row in rows if row[0].mark == "group"]
+    assert groups == [f"{one.workload.name}: {one.answer.sentence}" for one in results.workloads]
     assert [text.partition(":")[0] for text in groups] == ["model gpt2", "model gpt2-large"]
     assert [row[0].text for row in rows if row[0].mark != "group"] == ["fast", "large"]
+
+
+def test_bars_of_all_workloads_have_one_scale(planted_url: PlantStore) -> None:
+    half = [Planted(f"half{m}", (0.2,) * 3, train={"model": m}) for m in ("a", "b")]
+    ahead = Planted("ahead", (0.05,) * 3, (3.2, 3.21, 3.22), train={"model": "b"})
+    full = [Planted(f"full{m}", (0.1,) * 3, train={"model": m}) for m in ("a", "b")]
+    rows = first(results_at(planted_url(*full, *half, ahead))).tables[0].rows
+    one, other = (row[1].bar for row in rows if len(row) > 1 and row[0].text.startswith("half"))
+    assert one == pytest.approx(other, rel=0.01)
 
 
 def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantStore) -> None:
@@ -81,7 +91,7 @@ def test_where_loss_leads_the_first_table_has_losses_beside_the_best(planted_url
     assert seen.title == "Use lr 1e-3: lowest held-out loss."
     assert seen.text == "3 repeats each, 0.12 GPU-hours"
     (table,) = seen.tables
-    assert table.header == ("condition", "loss vs best", "speed vs best", "memory", "verdict vs best")
+    assert table.header == ("condition", "Δ held-out loss (nats)", "speed vs best", "memory", "verdict vs best")
     assert [(row[0].text, row[1].text, row[2].bar, row[-1].text) for row in table.rows] == [
         ("lr 1e-3", "–", None, "best"),
         ("lr 1e-4", "+0.200 [0.200, 0.200]", None, "worse"),
