@@ -11,7 +11,7 @@ def _columns(text: str) -> frozenset[str]:
 
 SECTIONS: Final = {
     "How fast?": _columns(
-        "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | "
+        "condition | median tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | "
         "p99 (ms) | tokens/s of a rank | samples/s | repeats | steps timed"
     ),
     "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),
