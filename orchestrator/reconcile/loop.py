@@ -176,8 +176,10 @@ class Reconciler:
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
         grown = follow(writer, stored.campaign, self.paths)
-        if advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600) or grown:
-            recalled = self._recollection.recall(writer)  # a store that went back may have had these trials before
+        searched = advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600, recalled.lost)
+        if searched or grown:
+            again = self._recollection.recall(writer)  # a store that went back may have had these runs before
+            recalled = replace(again, trouble=recalled.trouble or again.trouble)
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(

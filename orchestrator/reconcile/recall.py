@@ -4,23 +4,26 @@ Every submission is in the store before it leaves `batches/TOKEN` in the folder,
 that it lacks. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any other:
 by their job, claim and outcome, with their spools read from the beginning. Until then the run begins no other. Attempts
 of another experiment are not recorded. Their generations are passed over, so the next attempt fences them.
+
+A search adds runs after the spec was recorded, which such a store may lack as well. They are recorded first, from the
+parameters in their attempts' payloads: another result might have the search ask for other ones.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from dscampaign.db import open_runs, queries
 from dscampaign.db.records import AttemptRow, NewAttempt, RunRow
-from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
+from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState, Stage
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.jobs.shared.documents import Count, Number, Whole, decode
 from dscampaign.jobs.shared.job_array import close_tasks, read_array
@@ -30,8 +33,11 @@ from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.spec.trials import Template, trial_number
 
+from .campaign_folder import run_folders
 from .lease import FencedWriter
+from .search import new_run, template_of
 
 RECALLED = "recalled"
 PASSED_OVER = "passed_over"
@@ -52,6 +58,8 @@ class _Submitted:
     accumulation: Number | None = None
     retry_epoch: Whole = 0
     changes: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    target_step: Number | None = None
     code: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     task: Number | None = None
@@ -73,17 +81,19 @@ class Recalled:
     Attributes:
         waiting: ids of runs with further attempts to be recorded: they begin no other.
         trouble: the store was behind; None if it was not.
+        lost: numbers of the trials that have begun and that neither the store nor a readable payload knows.
     """
 
     waiting: frozenset[int] = frozenset()
     trouble: Unreachable | None = None
+    lost: frozenset[int] = frozenset()
 
 
 @dataclass
 class _Found:
     """The changes for forgotten attempts."""
 
-    attempts: dict[int, tuple[RunRow, NewAttempt]] = field(default_factory=dict)
+    attempts: dict[int, tuple[RunRow, _Task]] = field(default_factory=dict)
     passed: list[tuple[RunRow, _Task]] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
 
@@ -96,6 +106,7 @@ class Recollection:
         self._known: set[str] = set()
         self._reported_s: float | None = None
         self._recorded_s = 0.0
+        self._unreadable = False
 
     def reported(self, looked_s: float) -> None:
         """Remember the time that a pass left in the store at its end.
@@ -122,16 +133,25 @@ class Recollection:
             runs = {run.name: run for run in queries.runs(conn, writer.campaign_id)} if forgotten else {}
             campaign = queries.campaign_by_id(conn, writer.campaign_id)
         self._recorded_s = campaign.created_s if campaign else 0.0
+        self._unreadable = False
         tasks = [task for token in sorted(forgotten) for task in self._tasks(token)]
+        lost = self._lost(runs.keys() | {task.said.run for task in tasks}) if self._unreadable else frozenset()
+        if any(task.said.run not in runs for task in tasks) and campaign and campaign.provenance.get("search"):
+            runs = _record_trials(writer, tasks)
         if not tasks:
-            return Recalled()
+            return Recalled(lost=lost)
         sorted_tasks = self._sorted_out(tasks, runs, writer)
         self._fence(sorted_tasks.passed)
         if sorted_tasks.attempts or sorted_tasks.passed:
             with writer.write() as conn:
                 self._record(conn, sorted_tasks, writer)
         done = {row.id for row, _ in sorted_tasks.passed} | sorted_tasks.attempts.keys() | sorted_tasks.waiting
-        return Recalled(frozenset(sorted_tasks.waiting), _behind(len(done)) if done else None)
+        return Recalled(frozenset(sorted_tasks.waiting), _behind(len(done)) if done else None, lost)
+
+    def _lost(self, known: Collection[str]) -> frozenset[int]:
+        """A trial whose payload cannot be read has begun if it has a folder; else no job can begin it."""
+        numbers = (trial_number(name) for name in run_folders(self._paths) - set(known))
+        return frozenset(number for number in numbers if number is not None)
 
     def _names(self) -> set[str]:
         try:
@@ -142,11 +162,13 @@ class Recollection:
     def _tasks(self, token: str) -> Iterator[_Task]:
         """Yield the tasks of a submission; none if its file is missing or not ours."""
         path = payloads_file(self._paths.batch(token))
-        with suppress(FileNotFoundError, Distrusted, ValueError):
+        try:
             for index, raw in enumerate(read_array(open_trusted(path, self._paths.root), path)):
                 submitted = decode(_Submitted, raw)
                 if submitted.token == token:
                     yield _Task(token, index, submitted)
+        except (FileNotFoundError, Distrusted, ValueError):
+            self._unreadable = True
 
     def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
         """A submission is recorded as a whole, once it is the next one of all of its runs."""
@@ -164,7 +186,7 @@ class Recollection:
             if task.token in late:
                 result.waiting.add(run.id)
             elif self._is_same(run, task.said):
-                result.attempts[run.id] = run, self._attempt(run, task)
+                result.attempts[run.id] = run, task
             else:
                 result.passed.append((run, task))
         return result
@@ -223,19 +245,49 @@ class Recollection:
             message = f"attempt {task.said.generation} ({task.token}) is of another experiment: it is not taken over"
             events.append(queries.NewEvent(PASSED_OVER, message, run.id))
             changes[run.id] = {"generation": task.said.generation}
-        new = []
-        for run, attempt in sorted_tasks.attempts.values():
-            new.append(replace(attempt, executor=campaign.executor))
-            epoch = max(run.retry_epoch, attempt.retry_epoch)
-            wanted = {"desired": "run"} if attempt.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
+        new, template = [], template_of(campaign)
+        for run, task in sorted_tasks.attempts.values():
+            submitted = task.said
+            new.append(replace(self._attempt(run, task), executor=campaign.executor))
+            epoch = max(run.retry_epoch, submitted.retry_epoch)
+            wanted = {"desired": "run"} if submitted.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
             state = {"state": RunState.QUEUED, "reason": "", "not_before_s": None, "retry_epoch": epoch}
-            changes[run.id] = {**state, **wanted, "generation": attempt.generation}
+            rung = _rung(template, run, submitted) if template and run.stage is Stage.TRIAL else {}
+            changes[run.id] = {**state, **wanted, **rung, "generation": submitted.generation}
         queries.change_runs(conn, changes)
         rows: list[AttemptRow] = queries.attempts_of(conn, queries.insert_attempts(conn, new))
         for row in rows:
             message = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
             events.append(queries.NewEvent(RECALLED, message, row.run_id, row.id))
         queries.add_events(conn, writer.campaign_id, events)
+
+
+def _record_trials(writer: FencedWriter, tasks: Sequence[_Task]) -> dict[str, RunRow]:
+    """Record the runs of a search that the store has forgotten, each as its oldest attempt had it; return all runs."""
+    with writer.write() as conn:
+        campaign = queries.lock_campaign(conn, writer.campaign_id)
+        rows = queries.runs(conn, writer.campaign_id)
+        template = template_of(campaign) if campaign and campaign.desired == "active" else None
+        if template:
+            code = next((row.code for row in rows if row.stage is Stage.TRIAL), "")
+            known, new = {row.name for row in rows}, []
+            for submitted in sorted((task.said for task in tasks), key=lambda submitted: submitted.generation):
+                run = template.again(submitted.run, submitted.params, submitted.target_step)
+                if run and run.name not in known and run.config_hash == submitted.config_hash:
+                    known.add(run.name)
+                    new.append(new_run(run, run.ordinal or 0, code))
+            if new:
+                queries.insert_runs(conn, writer.campaign_id, new)
+                rows = queries.runs(conn, writer.campaign_id)
+    return {row.name: row for row in rows}
+
+
+def _rung(template: Template, run: RunRow, submitted: _Submitted) -> dict[str, object]:
+    """Return the columns of a trial that an attempt has brought to a higher rung than the store knows."""
+    if (submitted.target_step or 0) <= (run.target_step or 0):
+        return {}
+    higher = template.again(run.name, run.params, submitted.target_step)
+    return {"config": higher.stored_config, "target_step": higher.target_step} if higher else {}
 
 
 def _behind(runs: int) -> Unreachable:

@@ -103,12 +103,14 @@ class SearchState:
 
     Attributes:
         confirmed: names of the runs that confirm trials.
+        asked: numbers of all trials.
         code: of the runs.
     """
 
     search: SearchConfig
     runs: tuple[TrialRun, ...]
     confirmed: frozenset[str] = frozenset()
+    asked: frozenset[int] = frozenset()
     code: str = ""
 
     @property
@@ -127,7 +129,8 @@ def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
     document = campaign.provenance.get("search")
     if not document:
         return None
-    rows = [row for row in queries.runs(conn, campaign.id) if row.desired != ABSENT]
+    stored = queries.runs(conn, campaign.id)
+    rows = [row for row in stored if row.desired != ABSENT]
     ends = {run.run_id: run.failure_class for run in queries.status(conn, campaign.id)}
     records: dict[int, dict[int, tuple[Sequence[float | None], float]]] = {}
     for event in queries.campaign_events(conn, campaign.id, MEASURED):
@@ -138,6 +141,7 @@ def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
         search=SearchConfig.model_validate(document["section"]),
         runs=tuple(TrialRun(row, ends.get(row.id), records.get(row.id, {})) for row in trials),
         confirmed=frozenset(row.name for row in rows if row.ordinal >= CONFIRMS),
+        asked=frozenset(number_of(row.ordinal) for row in stored if row.stage is Stage.TRIAL),
         code=trials[0].code if trials else "",
     )
 
@@ -159,17 +163,32 @@ class SearchStep:
         return bool(self.measured or self.promoted or self.pruned or self.new)
 
 
+def template_of(campaign: CampaignRow) -> Template | None:
+    """Return the template of a campaign's trials; None if it has no search."""
+    document = campaign.provenance.get("search")
+    return Template.read(document, local_gpus() if campaign.executor == "local" else 0) if document else None
+
+
 def advance(
-    writer: FencedWriter, campaign: CampaignRow, measure: Measure | None, gpu_hours: Callable[[], float]
+    writer: FencedWriter,
+    campaign: CampaignRow,
+    measure: Measure | None,
+    gpu_hours: Callable[[], float],
+    lost: Collection[int] = (),
 ) -> bool:
-    """Bring the search of a campaign forward; return whether its runs have changed."""
+    """Bring the search of a campaign forward; return whether its runs have changed.
+
+    The numbers of `lost` trials, of which only a folder is left, are not asked again.
+    """
     document = campaign.provenance.get("search")
     if not document or campaign.desired != "active":
         return False
     with writer.store.read() as conn:
         state = read_search(conn, campaign)
+        template = template_of(campaign)
     assert state is not None
-    step = SearchStep()
+    assert template is not None
+    state, step = replace(state, asked=state.asked.union(lost)), SearchStep()
     unmeasured = [run for run in state.runs if run.unmeasured]
     if unmeasured and measure is None:
         raise RuntimeError("a search needs the figures of its runs")
@@ -180,7 +199,6 @@ def advance(
         known = {run.row.id: (tuple(values), excess) for run, values, excess in step.measured}
         state = replace(state, runs=tuple(_with(run, known.get(run.row.id)) for run in state.runs))
     used_up = state.search.budget is not None and gpu_hours() >= state.search.budget
-    template = Template.read(document, local_gpus() if campaign.executor == "local" else 0)
     decide_search(state, template, step, used_up=used_up, exhausted=bool(document.get("exhausted")))
     return _write(writer, campaign, state, step)
 
@@ -206,16 +224,16 @@ def decide_search(state: SearchState, template: Template, step: SearchStep, *, u
             step.pruned.append((run.row, "search.budget is used up" if best else reason))
     going_on = [run for run, best, _ in reversed(rungs) if best and not used_up][: max(free, 0)]
     step.promoted = [(run.row, _next_rung(run, template)) for run in going_on]
-    trials, number = list(state.trials), 1 + max((run.number for run in runs), default=-1)
+    asked = state.asked.union(run.number for run in runs)
+    trials, numbers = list(state.trials), [number for number in range(search.trials) if number not in asked]
     step.exhausted = exhausted
-    while len(step.promoted) + len(step.new) < free and number < search.trials and not (used_up or step.exhausted):
-        following = template.next_trial(trials, number)
+    while len(step.promoted) + len(step.new) < free and numbers and not (used_up or step.exhausted):
+        following = template.next_trial(trials, numbers[0])
         step.exhausted = following is None
         if following:
             step.new.append(following)
-            trials.append(Trial(number, following.params, Outcome.OPEN))
-            number += 1
-    over = used_up or step.exhausted or number >= search.trials
+            trials.append(Trial(numbers.pop(0), following.params, Outcome.OPEN))
+    over = used_up or step.exhausted or not numbers
     if over and not (active or step.promoted or step.new):
         _finish(state, template, step, used_up=used_up)
     step.open = bool(active or step.promoted or step.new)

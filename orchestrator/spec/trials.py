@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -24,6 +26,13 @@ CONFIRMS: Final = 1_000_000
 """Added to the number of a trial, it is the ordinal of the runs that confirm it."""
 
 _PLACE: Final = ("search", "parameters")
+_NAME: Final = re.compile(r"trial-(\d{4,6})(-confirm(?:-r([1-9]\d{0,5}))?)?")
+
+
+def trial_number(name: str) -> int | None:
+    """Return the number of the trial that a run of this name is, or confirms; None for any other name."""
+    named = _NAME.fullmatch(name)
+    return int(named[1]) if named else None
 
 
 def number_of(ordinal: int) -> int:
@@ -83,6 +92,18 @@ class Template:
         """Return a run that confirms a trial, with a seed that no trial has."""
         name = f"trial-{number:04}-confirm" + (f"-r{repeat}" if repeat else "")
         return replace(self._run(name, params, self.rungs[-1], Stage.FULL, repeat), ordinal=CONFIRMS + number)
+
+    def again(self, name: str, params: Mapping[str, Any], steps: int | None) -> Run | None:
+        """Return the trial or confirmation of this name, to so many steps; None if this search cannot have it."""
+        named = _NAME.fullmatch(name)
+        if named is None or set(params) != {short_name(key) for key in self.search.parameters}:
+            return None
+        number = int(named[1])
+        with suppress(InvalidSpec):
+            confirmed = self.confirmation(number, params, int(named[3] or 0)) if named[2] else None
+            run = confirmed or self.trial(number, params, steps)
+            return run if run.name == name else None
+        return None
 
     def next_trial(self, trials: Sequence[Trial], number: int) -> Run | None:
         """Return the trial of this number, given those before it; None if the space is exhausted."""

@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
         self.disasters += 1
         self.cluster.lose_state(zombies=zombies)
 
-    @precondition(lambda self: self.saved == 0 and not self.world.searches)
+    @precondition(lambda self: self.saved == 0)
     @rule()
     def the_store_is_saved(self) -> None:
         self.saved = 1

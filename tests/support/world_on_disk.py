@@ -23,8 +23,8 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView, WaitedJob
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.reconcile.search import Measure
+from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support.attempt import submitted_payload
 
 SPEC: dict[str, Any] = {
@@ -113,13 +113,14 @@ class Cluster:
 
 @dataclass
 class World:
-    """A store, a shared folder and a cluster; `name` is the campaign whose jobs it plays."""
+    """A store, a shared folder and a cluster; `name` is the campaign whose jobs it plays, `measure` is for a search."""
 
     folder: Path
     store: Store
     cluster: Cluster = field(default_factory=Cluster)
     ran: list[tuple[str, int]] = field(default_factory=list)
     name: str = "c"
+    measure: Measure | None = None
 
     @property
     def paths(self) -> CampaignPaths:
@@ -131,8 +132,8 @@ class World:
         path.write_text(json.dumps({**SPEC, **changes}))
         (self.folder / "train.py").touch()
         (self.folder / "train.py").chmod(0o644)
-        spec = load_spec(path)
-        return campaigns.Submission(spec, path.read_text(), expand(spec), self.folder, path)
+        spec, runs = load_runs(path)
+        return campaigns.Submission(spec, path.read_text(), runs, self.folder, path)
 
     def record(self, **changes: Any) -> CampaignRow:
         return campaigns.record(self.store, self.submission(**changes))
@@ -144,7 +145,7 @@ class World:
         return row
 
     def reconciler(self) -> Reconciler:
-        return Reconciler(self.store, self.campaign, self.cluster)
+        return Reconciler(self.store, self.campaign, self.cluster, self.measure)
 
     def run_pass(self) -> Pass:
         """One pass of a reconciler that then goes away properly."""

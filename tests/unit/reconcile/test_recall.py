@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.job_array import is_closed
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.reconcile.attempt_files import take_claim
+from dscampaign.orchestrator.reconcile.search import Measure
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 ONE = {"matrix": {"depth": [1]}}
+
+SEARCH: dict[str, Any] = {
+    "matrix": {},
+    "command": ["train.py", "{x}"],
+    "search": {
+        "parameters": {"x": {"uniform": [0, 1]}},
+        "trials": 16,
+        "parallel": 4,
+        "confirm": {"top": 1, "repeats": 2},
+    },
+}
 
 
 @pytest.fixture
@@ -115,6 +131,66 @@ def test_a_store_that_goes_back_is_brought_up_to_its_folder(world: World, lost: 
     reconciler.run_pass()
     assert world.ran == [("depth-1", generation) for generation in range(1, len(known) + 1)]
     assert world.states() == {"depth-1": "completed"}
+
+
+def measured(sign: int) -> Measure:
+    """The loss grows with x, or shrinks."""
+
+    def measure(store: Store, campaign: CampaignRow, names: Collection[str]) -> dict[str, dict[str, float | None]]:
+        with store.read() as conn:
+            rows = [run for run in queries.runs(conn, campaign.id) if run.name in names]
+        return {run.name: {"final_loss": sign * float(run.params["x"])} for run in rows}
+
+    return measure
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_trials_that_the_store_has_forgotten_are_recorded_again_whatever_the_search_would_ask_now(
+    world: World, passes: int
+) -> None:
+    world.measure = measured(1)
+    world.record(**SEARCH)
+    states = []
+    for _ in range(7):
+        states.append(saved(world.store))
+        world.run_pass()
+        world.run_jobs()
+    before, known = len(world.cluster.submitted), world.runs()
+    tokens = {name: [row.token for row in world.attempts(name)] for name in known}
+    restore(world.store, states[-passes])
+    world.measure = measured(-1)
+    while len(world.runs()) < len(known) or any(not world.attempts(name) for name in known):
+        assert str(world.run_pass().troubles[0]).startswith("the store is older than the folder")
+        assert len(world.cluster.submitted) == before
+    again = world.runs()
+    assert {name: again[name].params for name in known} == {name: run.params for name, run in known.items()}
+    assert {name: [row.token for row in world.attempts(name)] for name in known} == tokens
+    settle(world, 12)
+    assert [name for name in world.runs() if "confirm" not in name] == [f"trial-{n:04}" for n in range(16)]
+    assert sorted(world.ran) == [(name, 1) for name in sorted(world.runs())]
+
+
+@pytest.mark.parametrize("document", ["gone", "damaged"])
+def test_the_number_of_a_trial_whose_payload_cannot_be_read_is_not_asked_again(world: World, document: str) -> None:
+    world.measure = measured(1)
+    world.record(**SEARCH)
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    earlier = saved(world.store)
+    world.run_pass()
+    world.run_jobs()
+    lost = {name for name, _ in world.ran} - {"trial-0000", "trial-0001", "trial-0002", "trial-0003"}
+    [payloads] = [payloads_file(batch.folder) for batch in world.cluster.submitted[1:]]
+    if document == "gone":
+        payloads.unlink()
+    else:
+        payloads.write_text("{")
+    restore(world.store, earlier)
+    settle(world, 12)
+    assert len(lost) == 4
+    assert {name for name in world.runs() if "confirm" not in name} == {f"trial-{n:04}" for n in range(16)} - lost
+    assert len(set(world.ran)) == len(world.ran)
 
 
 def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(world: World) -> None:
