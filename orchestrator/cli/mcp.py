@@ -22,7 +22,7 @@ from .console import json_text, store_options, verb
 if TYPE_CHECKING:
     from mcp.server import MCPServer
     from mcp.server.mcpserver.tools import Tool as ServerTool
-    from mcp_types import ToolAnnotations
+    from mcp.types import ToolAnnotations
 
 Tool = Callable[..., dict[str, Any]]
 

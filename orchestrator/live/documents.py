@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,8 +33,6 @@ MOST_CURVES: Final = 60
 
 _MOST_POINTS: Final = 160
 _LOG_BYTES: Final = 1 << 18
-_REDRAWN: Final = re.compile(r"[^\n]*\r(?!\n|$)")
-"""A line of a progress bar that a later one replaced."""
 
 
 @dataclass(frozen=True)
@@ -274,5 +271,10 @@ def log_document(
     end = print_log(path, None, stream, first)
     text = stream.getvalue().decode(errors="replace")
     cut = first > 0 and first != at
-    shown = printable(_REDRAWN.sub("", (text.partition("\n")[2] or text) if cut else text))  # or a line longer than it
+    shown = printable(_redrawn((text.partition("\n")[2] or text) if cut else text))  # or a line longer than it
     return {"file": path.name, "at": end, "text": shown, "cut": cut, "ended": ended}
+
+
+def _redrawn(text: str) -> str:
+    """Return the text as a terminal shows it: of a line that was drawn again, the last."""
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
