@@ -272,7 +272,8 @@ def _along_steps(data: str = "rows") -> alt.Chart:
     """The same along the chosen axis; `tokens` and `seconds` hold those of a step by condition."""
     by_time = "by === 'seconds' ? datum.step * seconds[datum.c] : datum.step"
     base = _base(data).transform_calculate(x=f"by === 'tokens' ? datum.step * tokens[datum.c] : {by_time}")
-    return base.encode(alt.X("x:Q", title="optimizer steps", axis=alt.Axis(format="~s")))
+    room = alt.Scale(nice=False, padding=6)  # the last held-out loss lies at the very end
+    return base.encode(alt.X("x:Q", title="optimizer steps", axis=alt.Axis(format="~s"), scale=room))
 
 
 def _colour(rows: Iterable[Row], looks: Looks, **legend: None) -> alt.Color:
