@@ -219,8 +219,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         later = max(0, search.trials + confirm.top * confirm.repeats - known)
         again = f"then the best {confirm.top} again, {count(confirm.repeats, 'run')} each"
         notes.append(f"search: at most {many}, {search.parallel} at a time; {again}")
-    notes, name = tuple(notes), submission.spec.name
-    return Plan(name, submission.spec.executor, tuple(runs), trouble, notes, noted, later=later)
+    name, executor = submission.spec.name, submission.spec.executor
+    return Plan(name, executor, tuple(runs), trouble, tuple(notes), noted, later=later)
 
 
 def _place(run: Run | None, order: Mapping[str, int]) -> int:

@@ -11,7 +11,6 @@ import pytest
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.report.measure.metrics import METRICS, Better
-from dscampaign.orchestrator.spec import sampling
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.load import runs_of_text
 from dscampaign.orchestrator.spec.objective import HIGHER, LOWER, WORDS
@@ -109,7 +108,7 @@ def test_qmc_spreads_trials_evenly_and_asks_each_again_alike() -> None:
 
 
 def test_without_the_extra_it_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling.importlib.util, "find_spec", lambda name: None if name == "optuna" else name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "optuna" else name)
     with pytest.raises(SpecError, match="needs optuna") as error:
         first(tmp_path, f"{{parameters: {{{LR}}}}}", base=BASE.replace("lr: 1e-3", "steps: 9"))
     assert "pip install 'dscampaign[search]'" in str(error.value)
