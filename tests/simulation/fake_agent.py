@@ -93,7 +93,9 @@ class FakeAgent(Agent):
         self.alive = False
         if fate.saves:
             self.save()
-        raised = fate.error and {"type": fate.error[0], "message": fate.error[1], "trace": [], "ts": self._started_s}
+        kind, message = fate.error or ("", "")
+        message = message.format(micro_batch=self.payload.micro_batch)  # a smaller one allocates less
+        raised = kind and {"type": kind, "message": message, "trace": [], "ts": self._started_s}
         if fate.exit is not None:
             self._record({"state": "ended", "exit": fate.exit, **({"error": raised} if raised else {})})
         launcher_exit = 247 if fate.exit is None else 0 if fate.exit == 85 else fate.exit

@@ -56,7 +56,7 @@ FATES = {
         "FAILED",
         "oom",
         exit=1,
-        error=("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        error=("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate {micro_batch}.00 GiB"),
     ),
     "is out of host memory": _fate("OUT_OF_MEMORY", "host_oom", word=False, blind=GUESSES),
     "is out of host memory, hidden": _fate("FAILED", "host_oom", blind=GUESSES, step_out_of_memory=True),
