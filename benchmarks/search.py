@@ -22,7 +22,7 @@ from dscampaign.db.records import RunRow
 from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.reconcile.search import SearchState, SearchStep, TrialRun, decide_search
 from dscampaign.orchestrator.spec.search_section import SearchConfig
-from dscampaign.orchestrator.spec.trials import Template
+from dscampaign.orchestrator.spec.trials import TrialTemplate
 
 SEEDS: Final = 20
 MOST: Final = 80
@@ -76,7 +76,7 @@ def trials_until_near(landscape: Landscape, way: str, seed: int, near: float) ->
     section = {"parameters": landscape.parameters, "trials": 10 * MOST, "parallel": 1, "seed": seed, **WAYS[way]}
     search = SearchConfig.model_validate(section)
     command = ["train.py", *(f"{{{name}}}" for name in landscape.parameters)]
-    template = Template({"executor": "local", "command": command, "train": {"steps": WHOLE}}, search, 0)
+    template = TrialTemplate({"executor": "local", "command": command, "train": {"steps": WHOLE}}, search, 0)
     state, used = SearchState(search, ()), 0.0
     while used < MOST:
         step = SearchStep()
@@ -123,7 +123,7 @@ def main() -> None:
     print(f"{'landscape':24}{'search':14}{'median':>8}{'quartiles':>14}{'arrived':>9}")
     for landscape in LANDSCAPES:
         dice = SearchConfig.model_validate({"parameters": landscape.parameters, "sampler": "random", "seed": 12345})
-        template = Template(
+        template = TrialTemplate(
             {"executor": "local", "command": ["t", *(f"{{{n}}}" for n in landscape.parameters)]}, dice, 0
         )
         drawn = [template.next_trial([], number) for number in range(200)]

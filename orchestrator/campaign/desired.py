@@ -35,7 +35,7 @@ from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.follow_up import follow_up
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.objective import objective_of
-from dscampaign.orchestrator.spec.trials import CONFIRMS, Template, number_of
+from dscampaign.orchestrator.spec.trials import CONFIRMS, TrialTemplate, number_of
 from dscampaign.orchestrator.user_files import expanded
 
 from .code_copies import CodeCopies, has_code
@@ -77,9 +77,9 @@ class Submission:
         return rules | {"search": {**self.template.document, "open": True} if search else None}
 
     @property
-    def template(self) -> Template:
+    def template(self) -> TrialTemplate:
         """The template of the trials of a search."""
-        return Template.of(self.spec, local_gpus() if self.spec.executor == "local" else 0)
+        return TrialTemplate.of(self.spec, local_gpus() if self.spec.executor == "local" else 0)
 
     def with_trials(self, stored: Sequence[RunRow]) -> Submission:
         """Return the submission with the trials and follow-ups that are stored already, as the spec has them now."""

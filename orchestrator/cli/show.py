@@ -128,7 +128,7 @@ def view_of(store: Store, name: str | None) -> Top:
     from dscampaign.orchestrator.campaign.documents import run_details
     from dscampaign.orchestrator.campaign.selection import campaigns_of, find_run
     from dscampaign.orchestrator.live.model import LiveStore
-    from dscampaign.orchestrator.live.top import Texts, Top
+    from dscampaign.orchestrator.live.top import CommandTexts, Top
 
     from .pages.describe import run_page
     from .pages.status import summary
@@ -141,7 +141,7 @@ def view_of(store: Store, name: str | None) -> Top:
         return fold(run_page(run_details(store, *find_run(store, [campaign, run])), page), width)
 
     shown = campaigns[0].name if len(campaigns) == 1 else None
-    return Top(LiveStore(store), shown, Texts(lambda status: summary(status, Page(colour=True)), explain))
+    return Top(LiveStore(store), shown, CommandTexts(lambda status: summary(status, Page(colour=True)), explain))
 
 
 @verb

@@ -16,7 +16,7 @@ from .documents import curve_specs
 _SCRIPTS: Final = "<!-- scripts -->"
 
 
-class Page(NamedTuple):
+class LivePage(NamedTuple):
     """A page, and the content security policy that it needs."""
 
     html: str
@@ -29,7 +29,7 @@ def _parts() -> tuple[str, str, str]:
     return f"{template('report.css')}{template('live.css')}{colours}", vega_bundle(), template("live.js")
 
 
-def page_of(title: str, data: Mapping[str, Any]) -> Page:
+def page_of(title: str, data: Mapping[str, Any]) -> LivePage:
     """Return the page.
 
     Args:
@@ -44,4 +44,4 @@ def page_of(title: str, data: Mapping[str, Any]) -> Page:
     html = templates().get_template("live.html").render(
         title=title, style=style, policy=policy, data={**data, "specs": curve_specs()}
     )  # fmt: skip
-    return Page(printable(html).replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>"), policy)
+    return LivePage(printable(html).replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>"), policy)

@@ -31,7 +31,7 @@ CAMPAIGNS_S: Final = 10.0
 """The list of campaigns is read less often: it counts the runs of all."""
 
 
-class Texts(NamedTuple):
+class CommandTexts(NamedTuple):
     """Texts of other commands, with colours as escape sequences: a campaign in a line; a run of a campaign, explained.
 
     `explain` gets campaign, run and the width in characters; it may take long, and raises as `LiveStore` does.
@@ -42,7 +42,7 @@ class Texts(NamedTuple):
 
 
 @dataclass
-class Seen:
+class OnScreen:
     """All that is known of the campaign on the screen."""
 
     name: str | None
@@ -149,9 +149,9 @@ class Top(App[None]):
         Binding("escape", "clear", show=False),
     ]
 
-    def __init__(self, live: LiveStore, campaign: str | None, texts: Texts) -> None:
+    def __init__(self, live: LiveStore, campaign: str | None, texts: CommandTexts) -> None:
         super().__init__()
-        self.live, self.texts, self.seen = live, texts, Seen(campaign)
+        self.live, self.texts, self.seen = live, texts, OnScreen(campaign)
         self._campaigns_at_s = -math.inf
         self._looking: Worker[None] | None = None
         curve = Column("loss curve", 10, self._curve, needed=4)
@@ -184,7 +184,7 @@ class Top(App[None]):
             self._looking = self.run_worker(partial(self._look, self.seen, in_sight), thread=True)
         return self._looking
 
-    def _look(self, seen: Seen, in_sight: list[str]) -> None:
+    def _look(self, seen: OnScreen, in_sight: list[str]) -> None:
         worker = get_current_worker()
         try:
             campaigns = None
@@ -201,7 +201,9 @@ class Top(App[None]):
         if not worker.is_cancelled and seen is self.seen:
             self.post_message(Looked(result))
 
-    def _curves_of(self, name: str, runs: Iterable[str], seen: Seen) -> dict[str, tuple[str, list[tuple[int, float]]]]:
+    def _curves_of(
+        self, name: str, runs: Iterable[str], seen: OnScreen
+    ) -> dict[str, tuple[str, list[tuple[int, float]]]]:
         """Return the losses of these runs with the point to go on from: what was read before, and what is new."""
         curves = {}
         since = {run: seen.curves[run][0] for run in runs if run in seen.curves}
@@ -286,7 +288,7 @@ class Top(App[None]):
         if isinstance(chosen.row, LiveRun):
             self.push_screen(RunScreen(self.live.store, self.seen.name or "", chosen.row.name, self.texts.explain))
         elif chosen.row.name != self.seen.name:
-            self.seen, self._looking = Seen(chosen.row.name), None
+            self.seen, self._looking = OnScreen(chosen.row.name), None
             self.table.show([])
             self.table.focus()
             self.look()

@@ -33,7 +33,7 @@ from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import memory_key
-from dscampaign.orchestrator.spec.trials import Template, trial_number
+from dscampaign.orchestrator.spec.trials import TrialTemplate, trial_number
 
 from .campaign_folder import run_folders
 from .lease import FencedWriter
@@ -282,7 +282,7 @@ def _record_trials(writer: FencedWriter, tasks: Sequence[_Task]) -> dict[str, Ru
     return {row.name: row for row in rows}
 
 
-def _rung(template: Template, run: RunRow, submitted: _Submitted) -> dict[str, object]:
+def _rung(template: TrialTemplate, run: RunRow, submitted: _Submitted) -> dict[str, object]:
     """Return the columns of a trial that an attempt has brought to a higher rung than the store knows."""
     if (submitted.target_step or 0) <= (run.target_step or 0):
         return {}

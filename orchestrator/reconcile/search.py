@@ -22,9 +22,9 @@ from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.objective import value_of
-from dscampaign.orchestrator.spec.sampling import Outcome, Trial, best_first
+from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first
 from dscampaign.orchestrator.spec.search_section import SearchConfig
-from dscampaign.orchestrator.spec.trials import CONFIRMS, Template, number_of
+from dscampaign.orchestrator.spec.trials import CONFIRMS, TrialTemplate, number_of
 
 from .lease import FencedWriter
 
@@ -74,23 +74,23 @@ class TrialRun:
         values, excess = self.records.get(_step(self.row), ((None,), 0.0))
         trial = Trial(self.number, self.row.params, self._outcome(values, excess, last), rungs=rungs, excess=excess)
         known = tuple(value for value in values if value is not None)
-        if trial.outcome is Outcome.MEASURED:
+        if trial.outcome is TrialOutcome.MEASURED:
             return replace(trial, values=known)
-        return replace(trial, excess=excess or 1.0) if trial.outcome is Outcome.INFEASIBLE else trial
+        return replace(trial, excess=excess or 1.0) if trial.outcome is TrialOutcome.INFEASIBLE else trial
 
-    def _outcome(self, values: Sequence[float | None], excess: float, last: int | None) -> Outcome:
+    def _outcome(self, values: Sequence[float | None], excess: float, last: int | None) -> TrialOutcome:
         state = self.row.state
         if self.active or self.unmeasured:
-            return Outcome.OPEN
+            return TrialOutcome.OPEN
         if state in (RunState.COMPLETED, RunState.PRUNED) and excess > 0:
-            return Outcome.INFEASIBLE
+            return TrialOutcome.INFEASIBLE
         if state is RunState.COMPLETED and None not in values:
-            return Outcome.MEASURED if last is None or self.row.target_step == last else Outcome.PRUNED
+            return TrialOutcome.MEASURED if last is None or self.row.target_step == last else TrialOutcome.PRUNED
         if state is RunState.PRUNED:
-            return Outcome.PRUNED
+            return TrialOutcome.PRUNED
         if state is RunState.FAILED and self.failure in _INFEASIBLE:
-            return Outcome.INFEASIBLE
-        return Outcome.FAILED
+            return TrialOutcome.INFEASIBLE
+        return TrialOutcome.FAILED
 
 
 def _step(row: RunRow) -> int:
@@ -163,10 +163,10 @@ class SearchStep:
         return bool(self.measured or self.promoted or self.pruned or self.new)
 
 
-def template_of(campaign: CampaignRow) -> Template | None:
+def template_of(campaign: CampaignRow) -> TrialTemplate | None:
     """Return the template of a campaign's trials; None if it has no search."""
     document = campaign.provenance.get("search")
-    return Template.read(document, local_gpus() if campaign.executor == "local" else 0) if document else None
+    return TrialTemplate.read(document, local_gpus() if campaign.executor == "local" else 0) if document else None
 
 
 def advance(
@@ -213,7 +213,9 @@ def _figures(search: SearchConfig, figures: Mapping[str, float | None]) -> tuple
     return [value_of(name, figures) for name in search.objective], max(excess, 0.0)
 
 
-def decide_search(state: SearchState, template: Template, step: SearchStep, *, used_up: bool, exhausted: bool) -> None:
+def decide_search(
+    state: SearchState, template: TrialTemplate, step: SearchStep, *, used_up: bool, exhausted: bool
+) -> None:
     """Fill in what follows: trials that go on first, then new ones, at the end the confirmation."""
     search, runs = state.search, state.runs
     active = sum(run.active for run in runs)
@@ -232,14 +234,14 @@ def decide_search(state: SearchState, template: Template, step: SearchStep, *, u
         step.exhausted = following is None
         if following:
             step.new.append(following)
-            trials.append(Trial(numbers.pop(0), following.params, Outcome.OPEN))
+            trials.append(Trial(numbers.pop(0), following.params, TrialOutcome.OPEN))
     over = used_up or step.exhausted or not numbers
     if over and not (active or step.promoted or step.new):
         _finish(state, template, step, used_up=used_up)
     step.open = bool(active or step.promoted or step.new)
 
 
-def _finish(state: SearchState, template: Template, step: SearchStep, *, used_up: bool) -> None:
+def _finish(state: SearchState, template: TrialTemplate, step: SearchStep, *, used_up: bool) -> None:
     best = best_first(state.search, state.trials)
     if not best and not used_up and state.search.halving:  # too few trials for all rungs: the best goes on
         waiting = _at_rungs(state)
@@ -258,7 +260,9 @@ def _at_rungs(state: SearchState) -> list[TrialRun]:
     """Return the trials that have ended below the last rung, with a figure, and that could go on."""
     ended = (RunState.COMPLETED, RunState.PRUNED)
     candidates = [run for run in state.runs if run.row.state in ended and run.row.target_step != state.last]
-    return [run for run in candidates if run.as_trial(state.last).outcome is Outcome.PRUNED and _rung(run) is not None]
+    return [
+        run for run in candidates if run.as_trial(state.last).outcome is TrialOutcome.PRUNED and _rung(run) is not None
+    ]
 
 
 def _rung(run: TrialRun) -> float | None:
@@ -288,7 +292,7 @@ def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
                 yield run, place < most, f"{figure} is number {place + 1} of {len(reached)} at step {step:,}"
 
 
-def _next_rung(run: TrialRun, template: Template) -> Run:
+def _next_rung(run: TrialRun, template: TrialTemplate) -> Run:
     higher = next(steps for steps in template.rungs if steps and steps > _step(run.row))
     return template.trial(run.number, run.row.params, higher)
 

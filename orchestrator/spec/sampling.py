@@ -32,7 +32,7 @@ _SMALL: Final = 10_000
 """Combinations of a space that is searched to the last."""
 
 
-class Outcome(Enum):
+class TrialOutcome(Enum):
     """The outcome of a trial for its sampler."""
 
     OPEN = auto()
@@ -57,7 +57,7 @@ class Trial:
 
     number: int
     params: Mapping[str, Any]
-    outcome: Outcome
+    outcome: TrialOutcome
     values: tuple[float, ...] = ()
     rungs: Mapping[int, float] = field(default_factory=dict)
     excess: float = 0.0
@@ -119,15 +119,15 @@ def _frozen(trial: Trial, space: Mapping[str, BaseDistribution], worst: Sequence
 
     own: dict[str, Any] = {"params": dict(trial.params), "distributions": dict(space)}
     match trial.outcome:
-        case Outcome.MEASURED:
+        case TrialOutcome.MEASURED:
             own |= {"state": TrialState.COMPLETE, "values": list(trial.values), "constraints": {"bounds": 0.0}}
-        case Outcome.INFEASIBLE:  # samplers look at complete trials only; its constraint marks it
+        case TrialOutcome.INFEASIBLE:  # samplers look at complete trials only; its constraint marks it
             own |= {"state": TrialState.COMPLETE, "values": list(worst), "constraints": {"bounds": trial.excess}}
-        case Outcome.PRUNED:
+        case TrialOutcome.PRUNED:
             own |= {"state": TrialState.PRUNED}
-        case Outcome.OPEN:
+        case TrialOutcome.OPEN:
             own |= {"state": TrialState.RUNNING}
-        case Outcome.FAILED:
+        case TrialOutcome.FAILED:
             own |= {"state": TrialState.FAIL}
     return create_trial(**own, intermediate_values=dict(trial.rungs))
 
@@ -190,7 +190,7 @@ def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
     """Return the measured trials, best first; with several objectives those first that no other beats."""
     signs = [-1 if more else 1 for more in search.maximize]
     costs = {t.number: [s * v for s, v in zip(signs, t.values, strict=True)] for t in trials if t.values}
-    left = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    left = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     ordered: list[Trial] = []
     while left:
         front = [t for t in left if not any(_beats(costs[o.number], costs[t.number]) for o in left)]

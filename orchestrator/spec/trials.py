@@ -41,7 +41,7 @@ def number_of(ordinal: int) -> int:
 
 
 @dataclass(frozen=True)
-class Template:
+class TrialTemplate:
     """All that a campaign's trials are made of.
 
     Attributes:
@@ -158,7 +158,7 @@ def first_trial(spec: Spec, local_gpus: int) -> Run:
         findings.append(Finding((("search",),), f"needs {package}", hint))
     if findings:
         raise InvalidSpec(findings)
-    template = Template.of(spec, local_gpus)
+    template = TrialTemplate.of(spec, local_gpus)
     if run := template.next_trial([], 0):
         return run
     corner = {short_name(key): _ends(search, key)[0] for key in search.parameters}

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.spec.matrix import short_name
-from dscampaign.orchestrator.spec.sampling import Outcome, Trial, best_first, study_of
+from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first, study_of
 from dscampaign.orchestrator.spec.search_section import SearchConfig
 
 from .charts import chart_of, data_of
@@ -25,11 +25,11 @@ _LEAST_FOR_IMPORTANCE: Final = 8
 """With fewer trials a forest says nothing of parameters."""
 
 _ENDS: Final = {
-    Outcome.OPEN: "under way",
-    Outcome.MEASURED: "completed",
-    Outcome.PRUNED: "pruned",
-    Outcome.INFEASIBLE: "infeasible",
-    Outcome.FAILED: "without a figure",
+    TrialOutcome.OPEN: "under way",
+    TrialOutcome.MEASURED: "completed",
+    TrialOutcome.PRUNED: "pruned",
+    TrialOutcome.INFEASIBLE: "infeasible",
+    TrialOutcome.FAILED: "without a figure",
 }
 
 
@@ -70,7 +70,7 @@ def _front(search: SearchConfig, ranked: Sequence[Trial]) -> set[int]:
 
 
 def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Any, ...]:
-    others = [trial for trial in state.trials if trial.outcome is not Outcome.MEASURED]
+    others = [trial for trial in state.trials if trial.outcome is not TrialOutcome.MEASURED]
     reasons = {run.number: run.row.reason for run in state.runs}
     columns: dict[str, Callable[[Trial], TableCell | str]] = {
         "trial": lambda trial: TableCell(f"trial {trial.number}", trial.number),
@@ -97,7 +97,7 @@ def _param(name: str) -> Callable[[Trial], TableCell | str]:
 
 def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
     """Yield the values of the trials in their order, and the best so far; of several objectives one against another."""
-    measured = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     if len(measured) < 2:
         return
     name, dots = alt.Tooltip("says:N", title="trial"), {"filled": True, "size": 60, "opacity": 0.8}
@@ -137,7 +137,7 @@ def _says(trial: Trial) -> str:
 
 def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
     """Yield the share of the variance of the first objective that each parameter explains, by fANOVA."""
-    measured = [trial for trial in trials if trial.outcome is Outcome.MEASURED]
+    measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     varies = len({trial.values[0] for trial in measured}) > 1
     if len(measured) < _LEAST_FOR_IMPORTANCE or len(search.parameters) < 2 or not varies:
         return

@@ -19,7 +19,7 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.show import view_of
 from dscampaign.orchestrator.live.model import Changes, LiveCurve, LiveStore
 from dscampaign.orchestrator.live.rows import Rows
-from dscampaign.orchestrator.live.top import Texts, Top
+from dscampaign.orchestrator.live.top import CommandTexts, Top
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
 SMALL, LARGE = (80, 24), (140, 40)
@@ -271,7 +271,7 @@ def test_ten_thousand_rows_cost_only_those_in_sight(world: World) -> None:
         assert lines(pilot)[1].split()[:2] == ["run", "9876"]
         assert store.asked <= SMALL[1]
 
-    drive(Top(store, "sweep", Texts(lambda _: "", lambda *_: "")), steps)
+    drive(Top(store, "sweep", CommandTexts(lambda _: "", lambda *_: "")), steps)
 
 
 def test_it_needs_a_terminal_and_its_extra(

@@ -14,9 +14,9 @@ from dscampaign.orchestrator.report.measure.metrics import METRICS, Better
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.load import runs_of_text
 from dscampaign.orchestrator.spec.objective import HIGHER, LOWER, WORDS
-from dscampaign.orchestrator.spec.sampling import Outcome, Trial, best_first
+from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first
 from dscampaign.orchestrator.spec.search_section import SearchConfig
-from dscampaign.orchestrator.spec.trials import Template
+from dscampaign.orchestrator.spec.trials import TrialTemplate
 
 BASE = """\
 name: tuned
@@ -88,14 +88,14 @@ def test_errors_have_a_hint(tmp_path: Path, search: str, more: str, message: str
 
 
 QMC = """\
-from dscampaign.orchestrator.spec.sampling import Outcome, Trial, ask
+from dscampaign.orchestrator.spec.sampling import TrialOutcome, Trial, ask
 from dscampaign.orchestrator.spec.search_section import SearchConfig
 
 space = {"x": {"uniform": [0, 16]}, "n": {"int": [1, 8]}, "kind": {"choice": ["a", "b"]}}
 search = SearchConfig.model_validate({"parameters": space, "sampler": "qmc"})
 trials = []
 for number in range(16):
-    trials.append(Trial(number, ask(search, trials, number, lambda _: True), Outcome.OPEN))
+    trials.append(Trial(number, ask(search, trials, number, lambda _: True), TrialOutcome.OPEN))
 assert sorted(int(trial.params["x"]) for trial in trials) == list(range(16))
 assert sorted(trial.params["n"] for trial in trials) == sorted([*range(1, 9)] * 2)
 assert {trial.params["kind"] for trial in trials} == {"a", "b"}
@@ -130,7 +130,7 @@ def test_a_rung_has_the_schedule_of_a_whole_trial(tmp_path: Path) -> None:
     run = first(tmp_path, f"{{parameters: {{{LR}}}, {halving}}}", base=BASE.replace(", lr: 1e-3", ""))
     train = run.config.train
     assert (run.target_step, train.schedule_steps, train.checkpoint_every) == (10, 200, 200)
-    template = Template({"train": {"steps": 5}, "command": ["t.py", "{lr}"], "executor": "local"}, search, 0)
+    template = TrialTemplate({"train": {"steps": 5}, "command": ["t.py", "{lr}"], "executor": "local"}, search, 0)
     rungs = [template.trial(3, {"lr": 0.5}, steps) for steps in (None, 40, 200)]
     assert len({rung.config_hash for rung in rungs}) == 1
     assert [rung.config.train.steps for rung in rungs] == [10, 40, 200]
@@ -142,7 +142,7 @@ def test_a_rung_has_the_schedule_of_a_whole_trial(tmp_path: Path) -> None:
 def test_the_best_of_several_objectives_are_those_that_no_other_beats() -> None:
     search = SearchConfig.model_validate({"parameters": {"x": {"uniform": [0, 1]}}, "objective": ["loss", "speed"]})
     values = [(2.0, 10.0), (1.0, 5.0), (3.0, 9.0), (1.5, 20.0)]
-    trials = [Trial(number, {}, Outcome.MEASURED, pair) for number, pair in enumerate(values)]
+    trials = [Trial(number, {}, TrialOutcome.MEASURED, pair) for number, pair in enumerate(values)]
     assert [trial.number for trial in best_first(search, trials)] == [1, 3, 0, 2]
 
 
