@@ -28,21 +28,13 @@ class Asked(NamedTuple):
 
 
 class CampaignTotals(NamedTuple):
-    """The totals of a campaign.
+    """The totals of a campaign."""
 
-    Attributes:
-        counts: runs by state.
-        shown: the same, with runs that are being cancelled by themselves.
-        early: completed runs that did so before their target step.
-        rank_seconds: of all attempts until the last look, by the resources of their runs.
-        active_s: when a run changed or an attempt last reported; None for never.
-    """
-
-    counts: dict[RunState, int]
-    shown: dict[str, int]
-    early: int
-    rank_seconds: Mapping[Asked, float]
-    active_s: float | None
+    counts: dict[RunState, int]  # runs by state
+    shown: dict[str, int]  # the same, with runs that are being cancelled by themselves
+    early: int  # completed runs that did so before their target step
+    rank_seconds: Mapping[Asked, float]  # of all attempts until the last look, by the resources of their runs
+    active_s: float | None  # when a run changed or an attempt last reported; None for never
 
 
 def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[int, CampaignTotals]:
@@ -139,16 +131,12 @@ def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
 
 
 class MetricsSource(NamedTuple):
-    """The source of a run's metrics if its script does not report them.
+    """The source of a run's metrics if its script does not report them."""
 
-    Attributes:
-        kind: `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far; "" if an earlier
-            version has recorded it.
-        message: the same for people.
-    """
-
+    # `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far; "" if an earlier version
+    # has recorded it
     kind: str
-    message: str
+    message: str  # the same for people
 
 
 def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSource]:
@@ -206,12 +194,7 @@ def delete_campaign(conn: Connection, campaign_id: int) -> None:
 
 
 class Pace(NamedTuple):
-    """The times of the newest attempt of a run, with the run's present configuration, by the clock of its node.
-
-    Attributes:
-        half_step, half_s: a step about half way through the steps that it made, and its time; None without steps.
-        step, ts_s: its newest step, likewise.
-    """
+    """The times of the newest attempt of a run, with the run's present configuration, by the clock of its node."""
 
     run_id: int
     params: dict[str, Any]
@@ -219,8 +202,10 @@ class Pace(NamedTuple):
     started_s: float | None
     ended_s: float | None
     start_step: int | None
+    # half_step, half_s: a step about half way through the steps that it made, and its time; None without steps
     half_step: int | None
     half_s: float | None
+    # step, ts_s: its newest step, likewise
     step: int | None
     ts_s: float | None
 

@@ -20,57 +20,42 @@ POWER_CAPPED = 0x4
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """A GPU of an attempt, as its agent found it; None if the driver does not report a figure.
-
-    Attributes:
-        node_rank: the node's number in the job, from 0.
-        gpu: the GPU's number on its node, as the ranks count them.
-        node: the node's name.
-        sm_clock_max_mhz, mem_clock_max_mhz: the highest clocks of its processors and of its memory.
-    """
+    """A GPU of an attempt, as its agent found it; None if the driver does not report a figure."""
 
     attempt_id: int
-    node_rank: int
-    gpu: int
+    node_rank: int  # the node's number in the job, from 0
+    gpu: int  # the GPU's number on its node, as the ranks count them
     node: str
     name: str = ""
     uuid: str = ""
     mem_total_gb: float | None = None
     power_limit_w: float | None = None
+    # sm_clock_max_mhz, mem_clock_max_mhz: the highest clocks of its processors and of its memory
     sm_clock_max_mhz: float | None = None
     mem_clock_max_mhz: float | None = None
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at a single moment; None if its driver does not report a figure.
-
-    Attributes:
-        span_s: seconds since the sample before.
-        util_pct, mem_util_pct: share of the time in which a kernel ran, and in which memory was read or written.
-        power_w: at this moment.
-        power_avg_w: mean over the last second.
-        energy_j: a counter; it began when the driver was loaded.
-        throttle: bits of NVML's clock event reasons.
-        ecc_errors: uncorrected errors since the driver was loaded.
-    """
+    """One GPU at a single moment; None if its driver does not report a figure."""
 
     attempt_id: int
     node_rank: int
     gpu: int
     ts_s: float
-    span_s: float
+    span_s: float  # seconds since the sample before
+    # util_pct, mem_util_pct: share of the time in which a kernel ran, and in which memory was read or written
     util_pct: float | None = None
     mem_util_pct: float | None = None
     mem_used_gb: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
     mem_clock_mhz: float | None = None
-    power_w: float | None = None
-    power_avg_w: float | None = None
-    energy_j: float | None = None
-    throttle: int | None = None
-    ecc_errors: int | None = None
+    power_w: float | None = None  # at this moment
+    power_avg_w: float | None = None  # mean over the last second
+    energy_j: float | None = None  # a counter; it began when the driver was loaded
+    throttle: int | None = None  # bits of NVML's clock event reasons
+    ecc_errors: int | None = None  # uncorrected errors since the driver was loaded
 
 
 _KEY = ("attempt_id", "node_rank", "gpu", "ts_s", "span_s")
@@ -84,54 +69,44 @@ WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
 
 @dataclass(frozen=True)
 class GpuUse:
-    """The use of a GPU over a sampled time. Means are over time; None if nothing is known.
-
-    Attributes:
-        from_s, to_s: the first and the last sample.
-        power_w, power_peak_w: mean and highest of the momentary power.
-        power_avg_w, power_avg_peak_w: mean and highest of the power over one second.
-        energy_j: growth of its counter between the first and the last sample.
-        slowed, power_capped: shares of the time in which its clocks were held down by a fault (heat, the hardware's own
-            brakes), and by its power limit.
-        ecc_errors: uncorrected errors of that time.
-        sampled_s: the time that its samples cover.
-    """
+    """The use of a GPU over a sampled time. Means are over time; None if nothing is known."""
 
     node_rank: int
     gpu: int
     node: str
     name: str
     samples: int
+    # from_s, to_s: the first and the last sample
     from_s: float
     to_s: float
     util_pct: float | None
+    # power_w, power_peak_w: mean and highest of the momentary power
     power_w: float | None
     power_peak_w: float | None
+    # power_avg_w, power_avg_peak_w: mean and highest of the power over one second
     power_avg_w: float | None
     power_avg_peak_w: float | None
-    energy_j: float | None
+    energy_j: float | None  # growth of its counter between the first and the last sample
     temperature_max_c: float | None
     mem_used_max_gb: float | None
+    # slowed, power_capped: shares of the time in which its clocks were held down by a fault (heat, the hardware's own
+    # brakes), and by its power limit
     slowed: float | None
     power_capped: float | None
-    ecc_errors: int | None
-    sampled_s: float = 0.0
+    ecc_errors: int | None  # uncorrected errors of that time
+    sampled_s: float = 0.0  # the time that its samples cover
     temperature_min_c: float | None = None
 
 
 @dataclass(frozen=True)
 class TokenEnergy:
-    """The energy of all GPUs between two steps, and the tokens between.
+    """The energy of all GPUs between two steps, and the tokens between."""
 
-    Attributes:
-        first_step, last_step: their ends bound the time, so the first's own work is not part of it.
-        energy_j: of the whole time, saving and evaluating included.
-    """
-
+    # first_step, last_step: their ends bound the time, so the first's own work is not part of it
     first_step: int
     last_step: int
     seconds: float
-    energy_j: float
+    energy_j: float  # of the whole time, saving and evaluating included
     tokens: float
 
     @property
@@ -142,18 +117,13 @@ class TokenEnergy:
 
 @dataclass(frozen=True)
 class AttemptGpus:
-    """The use of GPUs by an attempt.
-
-    Attributes:
-        gpus: by node and number, over the whole attempt.
-        per_token: None if it is not known: too few steps, too short, or a GPU without its counter.
-        timed: as ``gpus``, but of the samples from the end of the warm-up to that of the last step, and without energy.
-            GPUs without any are left out. Empty unless asked for.
-    """
+    """The use of GPUs by an attempt."""
 
     attempt_id: int
-    gpus: tuple[GpuUse, ...]
-    per_token: TokenEnergy | None
+    gpus: tuple[GpuUse, ...]  # by node and number, over the whole attempt
+    per_token: TokenEnergy | None  # None if it is not known: too few steps, too short, or a GPU without its counter
+    # as ``gpus``, but of the samples from the end of the warm-up to that of the last step, and without energy. GPUs
+    # without any are left out. Empty unless asked for.
     timed: tuple[GpuUse, ...] = ()
 
     @property

@@ -102,17 +102,13 @@ def step_times(conn: Connection, run_id: int) -> StepTimes:
 
 
 class NewestLine(NamedTuple):
-    """A line of an attempt's metrics, with the figures that matter while it runs.
-
-    Attributes:
-        time_s: seconds of a step; if the script does not report it, the time over the steps since the line before.
-        steps: the distance to the line before.
-        loss, eval_loss, grad_norm: NaN if the reported value is not finite.
-    """
+    """A line of an attempt's metrics, with the figures that matter while it runs."""
 
     step: int
+    # seconds of a step; if the script does not report it, the time over the steps since the line before
     time_s: float | None
-    steps: int
+    steps: int  # the distance to the line before
+    # loss, eval_loss, grad_norm: NaN if the reported value is not finite
     loss: float | None
     eval_loss: float | None = None
     grad_norm: float | None = None

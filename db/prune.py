@@ -35,32 +35,20 @@ _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
 
 @dataclass(frozen=True)
 class Retention:
-    """The rule for runs that ended long ago.
+    """The rule for runs that ended long ago."""
 
-    Attributes:
-        keep_every: N: one step, and one sample of each GPU, in N stays.
-        after_s: seconds since the last attempt of a run ended.
-    """
-
-    keep_every: int
-    after_s: float
+    keep_every: int  # N: one step, and one sample of each GPU, in N stays
+    after_s: float  # seconds since the last attempt of a run ended
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """The removed rows, or those that would be removed.
+    """The removed rows, or those that would be removed."""
 
-    Attributes:
-        runs: with a removed row.
-        steps: lines of steps.
-        figures: of a script's own, at these steps.
-        samples: of GPUs.
-    """
-
-    runs: int = 0
-    steps: int = 0
-    figures: int = 0
-    samples: int = 0
+    runs: int = 0  # with a removed row
+    steps: int = 0  # lines of steps
+    figures: int = 0  # of a script's own, at these steps
+    samples: int = 0  # of GPUs
 
     def __add__(self, other: Pruned) -> Pruned:
         return Pruned(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))

@@ -66,16 +66,11 @@ OPENED_ELSEWHERE: Final = "forward.opened"
 
 
 class StepTimes(NamedTuple):
-    """How long a run's steps take.
+    """How long a run's steps take."""
 
-    Attributes:
-        p99_s: 99th percentile over the newest steps, in seconds; None if no step's time is known.
-        known: steps that it is taken from.
-        between_s: 99th percentile of the time between two lines, which may be many steps apart, in seconds.
-    """
-
-    p99_s: float | None
-    known: int
+    p99_s: float | None  # 99th percentile over the newest steps, in seconds; None if no step's time is known
+    known: int  # steps that it is taken from
+    # 99th percentile of the time between two lines, which may be many steps apart, in seconds
     between_s: float | None = None
 
 
@@ -393,20 +388,16 @@ def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to reconcile, its end, and the results of the last pass (database time, epoch seconds).
-
-    Attributes:
-        asked_s, heard_s: when the executor was last asked about jobs, and when it last answered.
-        trouble: the obstacle of the last pass, "" for none.
-    """
+    """The right to reconcile, its end, and the results of the last pass (database time, epoch seconds)."""
 
     name: str
     holder: str
     epoch: int
     expires_s: float
+    # asked_s, heard_s: when the executor was last asked about jobs, and when it last answered
     asked_s: float | None = None
     heard_s: float | None = None
-    trouble: str = ""
+    trouble: str = ""  # the obstacle of the last pass, "" for none
 
 
 WARM_UP_STEPS: Final = 20

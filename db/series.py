@@ -39,20 +39,17 @@ _BLOCK: Final = 20_000
 
 @dataclass(frozen=True)
 class Series:
-    """Every step of a run once, from the highest attempt that made it, in the order of steps.
+    """Every step of a run once, from the highest attempt that made it, in the order of steps."""
 
-    Attributes:
-        step, generation: of each line; arrays of 64-bit whole numbers.
-        figures: by column of ``MetricRow``, those of ``_FIGURES``: arrays of doubles as long as ``step``; NaN for a
-            value that was not reported, or is not finite.
-        non_finite: how many values of each column were reported and not finite; columns without any are left out.
-        ended_at: the newest step with a reported value that is not finite, if no newer value is.
-    """
-
+    # step, generation: of each line; arrays of 64-bit whole numbers
     step: array[int]
     generation: array[int]
+    # by column of ``MetricRow``, those of ``_FIGURES``: arrays of doubles as long as ``step``; NaN for a value that was
+    # not reported, or is not finite
     figures: dict[str, array[float]]
+    # how many values of each column were reported and not finite; columns without any are left out
     non_finite: dict[str, int]
+    # the newest step with a reported value that is not finite, if no newer value is
     ended_at: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -115,20 +112,14 @@ def _steps() -> Select[Any]:
 
 
 class Curve(NamedTuple):
-    """A run's steps in buckets of equal width, each a point with the means of its figures; None for no finite value.
+    """A run's steps in buckets of equal width, each a point with the means of its figures; None for no finite value."""
 
-    Attributes:
-        width: steps of a bucket, a power of two.
-        steps: the last step of each point.
-        loss, eval_loss: in nats, or the script's unit.
-        tokens_per_s: of all ranks together.
-    """
-
-    width: int
-    steps: list[int]
+    width: int  # steps of a bucket, a power of two
+    steps: list[int]  # the last step of each point
+    # loss, eval_loss: in nats, or the script's unit
     loss: list[float | None]
     eval_loss: list[float | None]
-    tokens_per_s: list[float | None]
+    tokens_per_s: list[float | None]  # of all ranks together
 
     @property
     def begin_of_last(self) -> int:

@@ -40,14 +40,10 @@ class CauseCode(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a run is in its state, for decisions; its `reason` is the same for people.
-
-    Attributes:
-        names: the missing variables.
-    """
+    """Why a run is in its state, for decisions; its `reason` is the same for people."""
 
     code: CauseCode
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # the missing variables
 
 
 class Stage(StrEnum):

@@ -34,20 +34,13 @@ PartOf = Callable[[tuple[str, ...]], Part | None]
 
 
 class Place(NamedTuple):
-    """A file or folder on the way through a root.
-
-    Attributes:
-        part: how much of it is ours; None if it is not.
-        info: its own status: that of a link, not of its target.
-        folder: a descriptor of the folder that holds it, open until the next place is asked for.
-        why: the reason why it is not ours.
-    """
+    """A file or folder on the way through a root."""
 
     path: Path
-    part: Part | None
-    info: os.stat_result
-    folder: int
-    why: str = ""
+    part: Part | None  # how much of it is ours; None if it is not
+    info: os.stat_result  # its own status: that of a link, not of its target
+    folder: int  # a descriptor of the folder that holds it, open until the next place is asked for
+    why: str = ""  # the reason why it is not ours
 
     @property
     def kept(self) -> Kept:

@@ -60,16 +60,12 @@ class GpuSpool(Spool[GpuBatch]):
 
 @dataclass(frozen=True)
 class AttemptSpools:
-    """The paths of an attempt's spools; missing ones count as empty.
-
-    Attributes:
-        gpus: One for each node.
-    """
+    """The paths of an attempt's spools; missing ones count as empty."""
 
     attempt_id: int
     metrics: Path
     forwards: Path
-    gpus: Sequence[Path]
+    gpus: Sequence[Path]  # one for each node
 
     def __iter__(self) -> Iterator[Spool[Any]]:
         """The most important first: metrics, forwarders, telemetry."""

@@ -59,19 +59,12 @@ class BadLine:
 
 @dataclass
 class Batch:
-    """The content of a stretch of any spool.
+    """The content of a stretch of any spool."""
 
-    Attributes:
-        events: Lines with events, in their order.
-        bad: Lines, or parts of them, that were set aside.
-        lines: How many lines that is.
-        length: How many bytes.
-    """
-
-    events: list[SpoolEvent] = field(default_factory=list)
-    bad: list[BadLine] = field(default_factory=list)
-    lines: int = 0
-    length: int = 0
+    events: list[SpoolEvent] = field(default_factory=list)  # lines with events, in their order
+    bad: list[BadLine] = field(default_factory=list)  # lines, or parts of them, that were set aside
+    lines: int = 0  # how many lines that is
+    length: int = 0  # how many bytes
 
 
 B = TypeVar("B", bound=Batch)
@@ -79,12 +72,9 @@ B = TypeVar("B", bound=Batch)
 
 @dataclass
 class MetricBatch(Batch):
-    """The rows of a stretch of metrics.
+    """The rows of a stretch of metrics."""
 
-    Attributes:
-        rows: The values of each line of a step by their names, `step` and `ts` among them.
-    """
-
+    # the values of each line of a step by their names, `step` and `ts` among them
     rows: list[dict[str, float]] = field(default_factory=list)
 
     @cached_property
@@ -215,16 +205,11 @@ def highest_step(target: int | None) -> float:
 
 @dataclass
 class StepOrder:
-    """The order of the lines so far.
+    """The order of the lines so far."""
 
-    Attributes:
-        target: steps that the run is to make, None if that is not known.
-        newest: the highest step, -1 before the first.
-        found: by kind of event, the place of the first line that does not count among the others.
-    """
-
-    target: int | None = None
-    newest: int = -1
+    target: int | None = None  # steps that the run is to make, None if that is not known
+    newest: int = -1  # the highest step, -1 before the first
+    # by kind of event, the place of the first line that does not count among the others
     found: dict[str, dict[str, int]] = field(default_factory=dict)
     _repeated_until: int = -1
     _marks: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -271,14 +256,11 @@ SampleRow = tuple[int | float | None, ...]
 
 @dataclass
 class GpuBatch(Batch):
-    """The rows of a stretch of a node's telemetry.
+    """The rows of a stretch of a node's telemetry."""
 
-    Attributes:
-        devices: the known properties of each GPU, by the names of ``GpuDevice``.
-        samples: by GPU and time, so that none comes twice.
-    """
-
+    # the known properties of each GPU, by the names of ``GpuDevice``
     devices: dict[int, dict[str, Any]] = field(default_factory=dict)
+    # by GPU and time, so that none comes twice
     samples: dict[tuple[int, float], SampleRow] = field(default_factory=dict)
 
 

@@ -38,20 +38,14 @@ _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb",
 
 @dataclass
 class _Part(MetricBatch):
-    """The rows of a stretch, and which of them count.
+    """The rows of a stretch, and which of them count."""
 
-    Attributes:
-        begin: Its offset in the spool.
-        newest: The last value of each name among its newest steps.
-        order: The order of the lines up to its end, if it was needed; then only rows that count are left.
-        begins: Whether it has the attempt's first steps.
-    """
-
-    begin: int = 0
-    newest: dict[str, float] = field(default_factory=dict)
+    begin: int = 0  # its offset in the spool
+    newest: dict[str, float] = field(default_factory=dict)  # the last value of each name among its newest steps
+    # the order of the lines up to its end, if it was needed; then only rows that count are left
     order: StepOrder | None = None
     sifted: bool = False
-    begins: bool = False
+    begins: bool = False  # whether it has the attempt's first steps
 
 
 _WHY: Final = {

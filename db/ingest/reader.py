@@ -11,19 +11,12 @@ from dscampaign.files.private_files import open_regular
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bytes of a file.
+    """Bytes of a file."""
 
-    Attributes:
-        chunk: bytes that begin with a line; the last line may lack its end.
-        skipped: bytes before them, of a line that was given up.
-        size: of the whole file.
-        more: whether there may be more.
-    """
-
-    chunk: bytes
-    skipped: int
-    size: int
-    more: bool
+    chunk: bytes  # bytes that begin with a line; the last line may lack its end
+    skipped: int  # bytes before them, of a line that was given up
+    size: int  # of the whole file
+    more: bool  # whether there may be more
 
     @property
     def endless(self) -> bool:

@@ -39,38 +39,26 @@ _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become
 
 @dataclass(frozen=True)
 class IngestResult:
-    """The result of one call.
+    """The result of one call."""
 
-    Attributes:
-        lines: complete lines taken from the spool, bad ones included.
-        new_offset: bytes of the spool that the store now holds.
-        rejected: lines set aside with an event.
-        events: lines that became events.
-        caught_up: no complete line was left when the spool was read.
-        stale: another caller took these lines first; nothing was written.
-    """
-
-    lines: int
-    new_offset: int
-    rejected: int
-    events: int
-    caught_up: bool
-    stale: bool = False
+    lines: int  # complete lines taken from the spool, bad ones included
+    new_offset: int  # bytes of the spool that the store now holds
+    rejected: int  # lines set aside with an event
+    events: int  # lines that became events
+    caught_up: bool  # no complete line was left when the spool was read
+    stale: bool = False  # another caller took these lines first; nothing was written
 
 
 @dataclass(frozen=True)
 class Source:
-    """The attempt of a spool, and how many of its bytes the store holds.
-
-    Attributes:
-        known: of a spool that is read again, its events in the store: each as `_identities` has it.
-    """
+    """The attempt of a spool, and how many of its bytes the store holds."""
 
     campaign_id: int
     run_id: int
     generation: int
     attempt_id: int
     offset: int
+    # of a spool that is read again, its events in the store: each as `_identities` has it
     known: frozenset[tuple[object, ...]] = frozenset()
 
     def tell(

@@ -30,18 +30,13 @@ _PATHS = 5
 
 @dataclass(frozen=True)
 class Code:
-    """The code that new attempts of a run would use.
+    """The code that new attempts of a run would use."""
 
-    Attributes:
-        hash: of the copy; LIVE for the files as they are when an attempt starts, "" for an installed program.
-        tree, copy: the files to copy, and the content of the copy; None for nothing.
-        why: the reason why nothing is copied, "" if the spec asks for it.
-    """
-
-    hash: str
+    hash: str  # of the copy; LIVE for the files as they are when an attempt starts, "" for an installed program
+    # tree, copy: the files to copy, and the content of the copy; None for nothing
     tree: CodeTree | None = None
     copy: CodeCopy | None = None
-    why: str = ""
+    why: str = ""  # the reason why nothing is copied, "" if the spec asks for it
 
 
 @dataclass

@@ -58,16 +58,11 @@ _READS: Final = re.compile(
 
 @dataclass(frozen=True)
 class CodeTree:
-    """A folder of code as it is now.
-
-    Attributes:
-        files: paths below it to copy.
-        left_out: paths of other files and whole folders below it; the copy links to them.
-    """
+    """A folder of code as it is now."""
 
     root: Path
-    files: tuple[str, ...]
-    left_out: tuple[str, ...]
+    files: tuple[str, ...]  # paths below it to copy
+    left_out: tuple[str, ...]  # paths of other files and whole folders below it; the copy links to them
 
     def manifest(self, folder: Path) -> CodeCopy:
         """Return the content of a copy at `folder`, or of one to come if that is the root. Raises OSError."""

@@ -66,11 +66,7 @@ _FROM_OUTSIDE: Final = (FailureClass.TIME_LIMIT, FailureClass.CANCELLED, Failure
 
 @dataclass(frozen=True)
 class Explained:
-    """Why a job ended; `kind` is None if nothing shows it.
-
-    Attributes:
-        rank, node: of the process and machine that failed first, None if nothing names them.
-    """
+    """Why a job ended; `kind` is None if nothing shows it."""
 
     kind: FailureClass | None
     sure: Sureness
@@ -78,6 +74,7 @@ class Explained:
     rule: str = ""
     hint: str = ""
     proof: Proof | None = None
+    # rank, node: of the process and machine that failed first, None if nothing names them
     rank: int | None = None
     node: str | None = None
     job: OneJob | None = None

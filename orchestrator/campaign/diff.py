@@ -36,18 +36,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class SpecDiff:
-    """The effect of submitting a spec.
-
-    Attributes:
-        keep: stored runs that the spec still names, with their present form in the spec.
-        replace: stored runs of the same name whose experiment was changed before anything came of them.
-        drop: stored runs that the spec no longer names.
-    """
+    """The effect of submitting a spec."""
 
     create: tuple[Run, ...]
-    keep: tuple[tuple[RunRow, Run], ...]
+    keep: tuple[tuple[RunRow, Run], ...]  # stored runs that the spec still names, with their present form in the spec
+    # stored runs of the same name whose experiment was changed before anything came of them
     replace: tuple[tuple[RunRow, Run], ...]
-    drop: tuple[RunRow, ...]
+    drop: tuple[RunRow, ...]  # stored runs that the spec no longer names
 
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:

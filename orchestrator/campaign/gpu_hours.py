@@ -30,15 +30,10 @@ Jobs = Sequence[Sequence[ToRun]]
 
 @dataclass(frozen=True)
 class GpuHours:
-    """The GPU-hours of jobs.
+    """The GPU-hours of jobs."""
 
-    Attributes:
-        most: as much as their time limits allow.
-        likely: None if no run has a forecast. A job with runs without one counts with its limit.
-    """
-
-    most: float = 0.0
-    likely: float | None = None
+    most: float = 0.0  # as much as their time limits allow
+    likely: float | None = None  # None if no run has a forecast. A job with runs without one counts with its limit.
 
     @property
     def expected(self) -> float:

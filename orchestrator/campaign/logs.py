@@ -32,22 +32,15 @@ class LogStream(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which output to show.
-
-    Attributes:
-        rank: of the launcher, the number of its node.
-        job_logs: glob patterns of the batch job's own logs, from before the launcher started.
-        over: whether the attempt has ended by the store.
-        unrun: why there never was a job; "" if there was one.
-    """
+    """Which output to show."""
 
     attempt: AttemptPaths
     batch: Path
-    job_logs: tuple[str, ...]
-    rank: int
+    job_logs: tuple[str, ...]  # glob patterns of the batch job's own logs, from before the launcher started
+    rank: int  # of the launcher, the number of its node
     launcher: bool
-    over: bool
-    unrun: str = ""
+    over: bool  # whether the attempt has ended by the store
+    unrun: str = ""  # why there never was a job; "" if there was one
 
     @classmethod
     def of(

@@ -57,33 +57,21 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run with the effect on it, and the reason.
-
-    Attributes:
-        run: None for one that the spec no longer names.
-        micro_batch: of the attempt that would be submitted.
-        mem_scale: factor on the memory that the spec asks of a node.
-        changes: made so that the attempt fits into memory, see `memory.config_changes`.
-        differing: settings that the spec changes, as `train.lr: 0.001 → 0.01`.
-        predicted_gb: peak memory of a rank, None if like runs have not measured enough.
-        usable_gb: memory that a rank could use on the nodes of like runs.
-        likely: how long that attempt takes, None if no like run has shown it.
-        params: the point of one that the spec no longer names.
-    """
+    """A run with the effect on it, and the reason."""
 
     sign: Sign
     name: str
     why: str
-    run: Run | None = None
-    micro_batch: int | None = None
-    mem_scale: float = 1.0
-    changes: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
-    predicted_gb: float | None = None
-    usable_gb: float | None = None
-    likely: Forecast | None = None
+    run: Run | None = None  # None for one that the spec no longer names
+    micro_batch: int | None = None  # of the attempt that would be submitted
+    mem_scale: float = 1.0  # factor on the memory that the spec asks of a node
+    changes: tuple[str, ...] = ()  # made so that the attempt fits into memory, see `memory.config_changes`
+    differing: tuple[str, ...] = ()  # settings that the spec changes, as `train.lr: 0.001 → 0.01`
+    predicted_gb: float | None = None  # peak memory of a rank, None if like runs have not measured enough
+    usable_gb: float | None = None  # memory that a rank could use on the nodes of like runs
+    likely: Forecast | None = None  # how long that attempt takes, None if no like run has shown it
     needs: ModelNeeds = field(default_factory=ModelNeeds)
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)  # the point of one that the spec no longer names
 
     @cached_property
     def config(self) -> RunConfig | None:

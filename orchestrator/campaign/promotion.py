@@ -49,18 +49,13 @@ _MEANT: Final = ("train.steps", "train.epochs")
 
 @dataclass(frozen=True)
 class Promotion:
-    """A spec to write.
-
-    Attributes:
-        fixed: the settings of the condition, as `train.zero_stage: 3`.
-        notes: effects of the number of steps, and points to check before it is submitted.
-    """
+    """A spec to write."""
 
     name: str
     text: str
     run: Run
-    fixed: tuple[str, ...]
-    notes: tuple[str, ...]
+    fixed: tuple[str, ...]  # the settings of the condition, as `train.zero_stage: 3`
+    notes: tuple[str, ...]  # effects of the number of steps, and points to check before it is submitted
 
 
 def promote(

@@ -47,15 +47,11 @@ _FOLDERS: Final = frozenset({"runs", "batches", "searches", "tensorboard"})
 
 @dataclass(frozen=True)
 class CampaignParts:
-    """Classifies the places of a campaign's folder, see `files.ours.PartOf`.
+    """Classifies the places of a campaign's folder, see `files.ours.PartOf`."""
 
-    Attributes:
-        runs: by the name of a run, the names of its checkpoints' folders and of its attempts'.
-        tokens: names of its job arrays.
-    """
-
+    # by the name of a run, the names of its checkpoints' folders and of its attempts'
     runs: Mapping[str, Collection[str]]
-    tokens: Collection[str] = field(default=())
+    tokens: Collection[str] = field(default=())  # names of its job arrays
 
     @classmethod
     def of(cls, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
@@ -118,21 +114,15 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class Removal:
-    """The files and rows to delete.
-
-    Attributes:
-        size_bytes: of its files; None if its folder is gone already.
-        parts: classifies the places of its folder.
-        kept: places in its folder that stay, as they are not of this program.
-    """
+    """The files and rows to delete."""
 
     campaign: CampaignRow
     runs: int
     attempts: tuple[int, ...]
     folder: Path
-    size_bytes: int | None
-    parts: CampaignParts
-    kept: tuple[Kept, ...] = ()
+    size_bytes: int | None  # of its files; None if its folder is gone already
+    parts: CampaignParts  # classifies the places of its folder
+    kept: tuple[Kept, ...] = ()  # places in its folder that stay, as they are not of this program
 
     @property
     def listing(self) -> list[str]:

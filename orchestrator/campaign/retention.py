@@ -52,30 +52,21 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """A file or folder that can be deleted.
-
-    Attributes:
-        root: the folder above it that is this program's.
-    """
+    """A file or folder that can be deleted."""
 
     kind: GarbageKind
     path: Path
-    root: Path
+    root: Path  # the folder above it that is this program's
     size_bytes: int
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Files to delete, and files to keep.
-
-    Attributes:
-        notes: why a campaign or a folder was left out.
-        kept: places that stay, as they are not of this program.
-    """
+    """Files to delete, and files to keep."""
 
     items: tuple[Item, ...]
-    notes: tuple[str, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    notes: tuple[str, ...] = ()  # why a campaign or a folder was left out
+    kept: tuple[Kept, ...] = ()  # places that stay, as they are not of this program
 
     def of(self, kind: GarbageKind) -> list[Item]:
         """Return the items of a kind."""

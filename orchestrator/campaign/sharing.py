@@ -48,21 +48,14 @@ class SharedPlace:
 
 @dataclass(frozen=True)
 class SharedCampaign:
-    """The files of a campaign that a group may read now.
-
-    Attributes:
-        sharing: the group; None if the campaign is not shared any more.
-        readable: the places that the group may read.
-        blocked: the places that keep it out all the same.
-        shared_with: names of campaigns for which the store and its folder stay open.
-    """
+    """The files of a campaign that a group may read now."""
 
     campaign: str
     dir: Path
-    sharing: Sharing | None
-    readable: tuple[SharedPlace, ...] = ()
-    blocked: tuple[SharedPlace, ...] = ()
-    shared_with: tuple[str, ...] = ()
+    sharing: Sharing | None  # the group; None if the campaign is not shared any more
+    readable: tuple[SharedPlace, ...] = ()  # the places that the group may read
+    blocked: tuple[SharedPlace, ...] = ()  # the places that keep it out all the same
+    shared_with: tuple[str, ...] = ()  # names of campaigns for which the store and its folder stay open
 
 
 def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> SharedCampaign:

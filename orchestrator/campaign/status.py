@@ -55,29 +55,21 @@ def no_metrics(names: Sequence[str], campaign: str = "") -> str:
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """A campaign at a single moment of the store's clock, with its runs in the order of the matrix.
-
-    Attributes:
-        first_micro_batch: by run id, the first of its present configuration; only of retried runs.
-        reconciler: the campaign's lease, current or last.
-        standing: likewise the lease of the process that looks after all campaigns.
-        queue: states of detached reconcilers in Slurm's queue, by job id; None if they are not known.
-        rules: by run id, the rule that found why it failed or is held.
-        left: how long the campaign and its running runs will still take.
-        sources: by run id, where its metrics come from, of runs whose script does not report them.
-        titles: of conditions by their names, once they are read, see `with_titles`.
-    """
+    """A campaign at a single moment of the store's clock, with its runs in the order of the matrix."""
 
     campaign: CampaignRow
     runs: tuple[RunStatus, ...]
-    first_micro_batch: dict[int, int | None]
-    reconciler: Lease | None
+    first_micro_batch: dict[int, int | None]  # by run id, the first of its present configuration; only of retried runs
+    reconciler: Lease | None  # the campaign's lease, current or last
     now_s: float
-    rules: dict[int, str] = field(default_factory=dict)
-    left: TimeLeft = UNKNOWN
+    rules: dict[int, str] = field(default_factory=dict)  # by run id, the rule that found why it failed or is held
+    left: TimeLeft = UNKNOWN  # how long the campaign and its running runs will still take
+    # by run id, where its metrics come from, of runs whose script does not report them
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
+    # of conditions by their names, once they are read, see `with_titles`
     titles: Mapping[str, str] = field(default_factory=dict)
-    standing: Lease | None = None
+    standing: Lease | None = None  # likewise the lease of the process that looks after all campaigns
+    # states of detached reconcilers in Slurm's queue, by job id; None if they are not known
     queue: Mapping[str, str] | None = None
 
     def of(self, chosen: Selection) -> Self:

@@ -42,33 +42,23 @@ _SHOWN: Final = 6
 
 @dataclass(frozen=True)
 class WeightsChoice:
-    """The weights to write: of a step, of the lowest held-out loss, else the newest.
-
-    Attributes:
-        dtype: ``bf16``, ``fp16`` or ``fp32``; None for the format in which the run kept them.
-    """
+    """The weights to write: of a step, of the lowest held-out loss, else the newest."""
 
     step: int | None = None
     best: bool = False
-    dtype: str | None = None
+    dtype: str | None = None  # ``bf16``, ``fp16`` or ``fp32``; None for the format in which the run kept them
 
 
 @dataclass(frozen=True)
 class WeightsPlan:
-    """A checkpoint to write, and the Python that writes it.
-
-    Attributes:
-        train: the fields of train.json, for a rank: how the run was split does not matter.
-        python: the run's own; this program's own for a campaign of another user.
-        workdir: the folder that names of local files are relative to; "" if unknown or of another user.
-    """
+    """A checkpoint to write, and the Python that writes it."""
 
     run: str
     source: Checkpoint
     dtype: str
-    train: dict[str, Any]
-    python: str
-    workdir: str
+    train: dict[str, Any]  # the fields of train.json, for a rank: how the run was split does not matter
+    python: str  # the run's own; this program's own for a campaign of another user
+    workdir: str  # the folder that names of local files are relative to; "" if unknown or of another user
 
 
 class WrittenWeights(NamedTuple):

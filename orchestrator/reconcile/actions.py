@@ -83,16 +83,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Takes the claim of an attempt that has not begun, so that no late job can run it.
-
-    Attributes:
-        wanted: whether its run still is.
-        returned: why it goes into another job, if it shared its job; "" if it has no job.
-    """
+    """Takes the claim of an attempt that has not begun, so that no late job can run it."""
 
     attempt: AttemptRow
-    wanted: bool = True
-    returned: str = ""
+    wanted: bool = True  # whether its run still is
+    returned: str = ""  # why it goes into another job, if it shared its job; "" if it has no job
 
     @property
     def why(self) -> str:
@@ -135,25 +130,18 @@ class SetRun:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Starts the next attempt of a run.
-
-    Attributes:
-        config: the spec's, before `changes`, which make it fit into memory (see `config_changes`).
-        mem_scale: factor on the memory of a node.
-        predicted_gb: the expected peak of a rank.
-        exclude: nodes that it must not run on.
-        joins: the attempt whose job, which still runs others, takes it; None for a job of its own.
-    """
+    """Starts the next attempt of a run."""
 
     run: RunRow
-    config: RunConfig
+    config: RunConfig  # the spec's, before `changes`, which make it fit into memory (see `config_changes`)
     generation: int
     micro_batch: int | None
     why: str
-    mem_scale: float = 1.0
+    mem_scale: float = 1.0  # factor on the memory of a node
     changes: tuple[str, ...] = ()
-    predicted_gb: float | None = None
-    exclude: tuple[str, ...] = ()
+    predicted_gb: float | None = None  # the expected peak of a rank
+    exclude: tuple[str, ...] = ()  # nodes that it must not run on
+    # the attempt whose job, which still runs others, takes it; None for a job of its own
     joins: AttemptRow | None = None
 
 
@@ -173,19 +161,13 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Leaves alone a run that cannot be judged, and ends it in this state.
-
-    Attributes:
-        state: None while its job runs: then it is tried again.
-        finish: the end of its newest attempt; None if none has just ended.
-        passing: an error of the file system is waited for as long as it lasts.
-    """
+    """Leaves alone a run that cannot be judged, and ends it in this state."""
 
     run_id: int
     why: str
-    state: RunState | None = None
-    finish: Finish | None = None
-    passing: bool = False
+    state: RunState | None = None  # None while its job runs: then it is tried again
+    finish: Finish | None = None  # the end of its newest attempt; None if none has just ended
+    passing: bool = False  # an error of the file system is waited for as long as it lasts
 
 
 Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize | SetAside
@@ -202,15 +184,10 @@ def run_of(action: Action) -> int:
 
 @dataclass
 class Failures:
-    """Failures of a pass.
+    """Failures of a pass."""
 
-    Attributes:
-        troubles: errors that pass: the next pass tries again.
-        aside: runs that cannot go on for reasons of their own.
-    """
-
-    troubles: list[Unreachable] = field(default_factory=list)
-    aside: list[SetAside] = field(default_factory=list)
+    troubles: list[Unreachable] = field(default_factory=list)  # errors that pass: the next pass tries again
+    aside: list[SetAside] = field(default_factory=list)  # runs that cannot go on for reasons of their own
 
     def unaffected(self, actions: Sequence[Action]) -> list[Action]:
         """Return the actions on other runs."""

@@ -31,18 +31,13 @@ SAME_STEP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class EndedAttempt(Verdict):
-    """An attempt that is over, with its verdict.
-
-    Attributes:
-        ended_s: when its end was seen, by the store's clock.
-        begun: whether a rank had started.
-    """
+    """An attempt that is over, with its verdict."""
 
     row: AttemptRow
     start_step: int
     last_step: int | None
-    ended_s: float
-    begun: bool = True
+    ended_s: float  # when its end was seen, by the store's clock
+    begun: bool = True  # whether a rank had started
 
     @property
     def progressed(self) -> bool:
@@ -209,18 +204,13 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
 
 @dataclass(frozen=True)
 class NodeEvidence:
-    """Evidence of all ended attempts of a campaign about its nodes.
+    """Evidence of all ended attempts of a campaign about its nodes."""
 
-    Attributes:
-        shown_by: by rule, the nodes with such an error of the environment.
-        shown_here: the nodes on which one of these attempts has made a step.
-        shown_elsewhere: reads the nodes on which any attempt of the campaign has, also of those not looked at.
-        trained_with: reads the interpreters (`python:`) with which any attempt has made a step.
-    """
-
-    shown_by: Mapping[str, frozenset[str]]
-    shown_here: frozenset[str]
+    shown_by: Mapping[str, frozenset[str]]  # by rule, the nodes with such an error of the environment
+    shown_here: frozenset[str]  # the nodes on which one of these attempts has made a step
+    # reads the nodes on which any attempt of the campaign has, also of those not looked at
     shown_elsewhere: Callable[[], frozenset[str]] = frozenset
+    # reads the interpreters (`python:`) with which any attempt has made a step
     trained_with: Callable[[], frozenset[str]] = frozenset
 
     @property

@@ -36,17 +36,12 @@ from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A run, and the changes of its newest attempt.
-
-    Attributes:
-        history: the ended attempts that count, None while one is active.
-        ended: every ended attempt, with any configuration: a node is bad for all of them.
-    """
+    """A run, and the changes of its newest attempt."""
 
     view: RunView
     found: tuple[Action, ...]
-    history: list[EndedAttempt] | None
-    ended: tuple[EndedAttempt, ...]
+    history: list[EndedAttempt] | None  # the ended attempts that count, None while one is active
+    ended: tuple[EndedAttempt, ...]  # every ended attempt, with any configuration: a node is bad for all of them
 
 
 def decide(snapshot: Snapshot) -> list[Action]:

@@ -65,50 +65,34 @@ LOCAL_POLL_S = 1.0
 
 @dataclass(frozen=True)
 class _Before:
-    """State of the last pass without troubles, for the next one of its process under the same lease.
+    """State of the last pass without troubles, for the next one of its process under the same lease."""
 
-    Attributes:
-        epoch: of the lease.
-        drained_s: when all spools were read, by the store's clock; None if they were not.
-        ledgers: the measured memory by which it looked at the runs in the queue.
-    """
-
-    epoch: int = 0
-    drained_s: float | None = None
+    epoch: int = 0  # of the lease
+    drained_s: float | None = None  # when all spools were read, by the store's clock; None if they were not
+    # the measured memory by which it looked at the runs in the queue
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
 @dataclass
 class _Drained:
-    """Results of the drains of a pass.
+    """Results of the drains of a pass."""
 
-    Attributes:
-        until_s: when to leave the rest to the next pass, by this process's steady clock.
-        unread: ids of runs whose spools hold more: their ends are judged when all is read.
-    """
-
-    until_s: float
+    until_s: float  # when to leave the rest to the next pass, by this process's steady clock
     troubles: list[Unreachable] = field(default_factory=list)
+    # ids of runs whose spools hold more: their ends are judged when all is read
     unread: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The snapshot and the actions of a pass.
-
-    Attributes:
-        settled: whether nothing is left to do.
-        troubles: errors that pass.
-        unread: whether spools hold more than it had time to read.
-        undelivered: why messages of `notify` are late, "" for those under way.
-    """
+    """The snapshot and the actions of a pass."""
 
     snapshot: Snapshot
     actions: tuple[Action, ...]
-    settled: bool
-    troubles: tuple[Unreachable, ...]
-    unread: bool = False
-    undelivered: tuple[str, ...] = ()
+    settled: bool  # whether nothing is left to do
+    troubles: tuple[Unreachable, ...]  # errors that pass
+    unread: bool = False  # whether spools hold more than it had time to read
+    undelivered: tuple[str, ...] = ()  # why messages of `notify` are late, "" for those under way
 
     @property
     def goes_on(self) -> bool:

@@ -23,17 +23,12 @@ Ledgers = Mapping[str, Ledger]
 
 @dataclass(frozen=True)
 class Fit:
-    """How an attempt is made to fit.
-
-    Attributes:
-        predicted_gb: the peak, None if the ledger knows too little.
-        why: the change and its reason, "" for none.
-    """
+    """How an attempt is made to fit."""
 
     micro_batch: int | None
     changes: tuple[str, ...] = ()
-    predicted_gb: float | None = None
-    why: str = ""
+    predicted_gb: float | None = None  # the peak, None if the ledger knows too little
+    why: str = ""  # the change and its reason, "" for none
 
 
 @dataclass(frozen=True)

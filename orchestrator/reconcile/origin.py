@@ -24,19 +24,12 @@ _MODULES: Final = re.compile(r"\b(module|ml)\s")
 
 @dataclass(frozen=True)
 class Origin:
-    """The record of `submit` about its shell and folder.
+    """The record of `submit` about its shell and folder."""
 
-    Attributes:
-        workdir: folder in which agents and ranks start; "" if unknown.
-        python: the interpreter that runs the training if the spec names none; "" if unknown.
-        variables: names of the variables of that shell that matter, see `that_matter`.
-        spec: the spec file; "" if unknown.
-    """
-
-    workdir: str = ""
-    python: str = ""
-    variables: tuple[str, ...] = ()
-    spec: str = ""
+    workdir: str = ""  # folder in which agents and ranks start; "" if unknown
+    python: str = ""  # the interpreter that runs the training if the spec names none; "" if unknown
+    variables: tuple[str, ...] = ()  # names of the variables of that shell that matter, see `that_matter`
+    spec: str = ""  # the spec file; "" if unknown
 
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:

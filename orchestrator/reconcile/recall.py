@@ -76,16 +76,11 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Recalled:
-    """The result of a look at the folder's submissions.
+    """The result of a look at the folder's submissions."""
 
-    Attributes:
-        waiting: ids of runs with further attempts to be recorded: they begin no other.
-        trouble: the store was behind; None if it was not.
-        lost: numbers of the trials that have begun and that neither the store nor a readable payload knows.
-    """
-
-    waiting: frozenset[int] = frozenset()
-    trouble: Unreachable | None = None
+    waiting: frozenset[int] = frozenset()  # ids of runs with further attempts to be recorded: they begin no other
+    trouble: Unreachable | None = None  # the store was behind; None if it was not
+    # numbers of the trials that have begun and that neither the store nor a readable payload knows
     lost: frozenset[int] = frozenset()
 
 

@@ -32,18 +32,13 @@ _OUT_OF_TIME = (FailureClass.TIME_LIMIT, FailureClass.STOPPED)
 
 @dataclass(frozen=True)
 class PassContext:
-    """State that all runs share in this pass.
-
-    Attributes:
-        storage_writable: whether the folder was tested, and can be written.
-        nodes: the size of the cluster, None if not known.
-    """
+    """State that all runs share in this pass."""
 
     now_s: float
     ledgers: Ledgers
     excluded: tuple[str, ...]
-    storage_writable: bool
-    nodes: int | None = None
+    storage_writable: bool  # whether the folder was tested, and can be written
+    nodes: int | None = None  # the size of the cluster, None if not known
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,12 @@ ABSENCE = "absence"
 
 @dataclass(frozen=True)
 class Absence:
-    """The job of an attempt that has begun is not listed.
+    """The job of an attempt that has begun is not listed."""
 
-    Attributes:
-        since_s: when that was first seen, or a sign of the attempt's agents last changed, by the store's clock.
-        signs: the times of the agents' heartbeats then, by their nodes' clocks: only a change means anything.
-        listed_all: whether an absent job was looked for everywhere.
-    """
-
-    since_s: float
+    since_s: float  # when that was first seen, or a sign of the attempt's agents last changed, by the store's clock
+    # the times of the agents' heartbeats then, by their nodes' clocks: only a change means anything
     signs: tuple[float, ...]
-    listed_all: bool = True
+    listed_all: bool = True  # whether an absent job was looked for everywhere
 
     @classmethod
     def of(cls, row: AttemptRow) -> Absence | None:
@@ -51,47 +46,30 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """The part of an attempt in a job that runs several in turn.
+    """The part of an attempt in a job that runs several in turn."""
 
-    Attributes:
-        runs: whether the job has nodes and is not over.
-        began: whether it has begun any of its attempts.
-        returned: why it will not begin this one; "" if it may.
-    """
-
-    runs: bool
-    began: bool
-    returned: str = ""
+    runs: bool  # whether the job has nodes and is not over
+    began: bool  # whether it has begun any of its attempts
+    returned: str = ""  # why it will not begin this one; "" if it may
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """An attempt as the store, its folder and the executor show it.
-
-    Attributes:
-        job: the executor's view; None if it shows none.
-        claimed: whether a job has begun to run it.
-        lines: the end of the agents' own log, read only if no agent left an outcome.
-        unreadable: why outcomes cannot be read.
-        rivals: ids of several jobs of it, of which one may still claim it; ``job`` is None.
-        restarted: whether Slurm started its job again, which found the attempt taken.
-        foreign: whether its folder is another submission's, so that no job of this one can begin it.
-        share: of a job that it shares, whose state in ``job`` is that of its own part; else None.
-    """
+    """An attempt as the store, its folder and the executor show it."""
 
     row: AttemptRow
-    job: JobView | None = None
+    job: JobView | None = None  # the executor's view; None if it shows none
     start: Start | None = None
     outcomes: tuple[NodeOutcome, ...] = ()
-    claimed: bool = False
-    lines: tuple[LogLine, ...] = ()
+    claimed: bool = False  # whether a job has begun to run it
+    lines: tuple[LogLine, ...] = ()  # the end of the agents' own log, read only if no agent left an outcome
     heartbeats: tuple[Heartbeat, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    rivals: tuple[str, ...] = ()
-    restarted: bool = False
-    foreign: bool = False
+    unreadable: tuple[str, ...] = ()  # why outcomes cannot be read
+    rivals: tuple[str, ...] = ()  # ids of several jobs of it, of which one may still claim it; ``job`` is None
+    restarted: bool = False  # whether Slurm started its job again, which found the attempt taken
+    foreign: bool = False  # whether its folder is another submission's, so that no job of this one can begin it
     set_up: SetUpFailure | None = None
-    share: JobShare | None = None
+    share: JobShare | None = None  # of a job that it shares, whose state in ``job`` is that of its own part; else None
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -122,30 +100,21 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run with its attempts, oldest first, and its checkpoint.
-
-    Attributes:
-        read_config: reads its configuration; a pass over thousands of waiting runs never does.
-        checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
-        begun: the highest generation in the folder of a run without a job, which a store may have forgotten.
-        p99_step_s: 99th percentile of its step time, for a custom script of the time between two reports, if known.
-        steps_known: how many steps that was taken from.
-        hopeless: why it is to end early, "" for nothing.
-        diverged_before: the loss that is not finite at the end of its attempts' reports, and since which step; looked
-            for only if the newest attempt ended without a step.
-        reached_before: the highest step that attempts before the newest one may have made; read in the same case.
-    """
+    """A run with its attempts, oldest first, and its checkpoint."""
 
     run: RunRow
     attempts: tuple[AttemptView, ...]
-    read_config: Callable[[], RunConfig]
-    checkpoint_step: int = 0
-    begun: int = 0
+    read_config: Callable[[], RunConfig]  # reads its configuration; a pass over thousands of waiting runs never does
+    checkpoint_step: int = 0  # step of the newest complete checkpoint of this configuration, 0 for none
+    begun: int = 0  # the highest generation in the folder of a run without a job, which a store may have forgotten
+    # 99th percentile of its step time, for a custom script of the time between two reports, if known
     p99_step_s: float | None = None
-    steps_known: int = 0
-    hopeless: str = ""
+    steps_known: int = 0  # how many steps that was taken from
+    hopeless: str = ""  # why it is to end early, "" for nothing
+    # the loss that is not finite at the end of its attempts' reports, and since which step; looked for only if the
+    # newest attempt ended without a step
     diverged_before: tuple[str, int] | None = None
-    reached_before: int = 0
+    reached_before: int = 0  # the highest step that attempts before the newest one may have made; read in the same case
 
     @property
     def config(self) -> RunConfig:
@@ -199,33 +168,22 @@ def unread_end(run: RunRow, row: AttemptRow, job: JobView | None) -> Ended:
 
 @dataclass(frozen=True)
 class BrokenRun:
-    """A run with rows or files that cannot be read.
-
-    Attributes:
-        attempt: its newest one, if the store takes that to be active.
-        job: that attempt's job, None if the executor showed none.
-        passing: whether the file system fails, rather than the files.
-    """
+    """A run with rows or files that cannot be read."""
 
     run: RunRow
-    attempt: AttemptRow | None
-    job: JobView | None
+    attempt: AttemptRow | None  # its newest one, if the store takes that to be active
+    job: JobView | None  # that attempt's job, None if the executor showed none
     why: str
-    passing: bool = False
+    passing: bool = False  # whether the file system fails, rather than the files
 
 
 @dataclass(frozen=True)
 class Queue:
-    """The runs that wait in the queue and need no look.
+    """The runs that wait in the queue and need no look."""
 
-    Attributes:
-        length: how many there are.
-        news: ids of runs with another reason than the store has, by the present reason and its cause.
-        shared: the jobs that run several of them, by array and task.
-    """
-
-    length: int = 0
-    shared: Collection[tuple[str, int]] = ()
+    length: int = 0  # how many there are
+    shared: Collection[tuple[str, int]] = ()  # the jobs that run several of them, by array and task
+    # ids of runs with another reason than the store has, by the present reason and its cause
     news: Mapping[tuple[str, Cause | None], Sequence[int]] = field(default_factory=dict)
 
 
@@ -267,25 +225,18 @@ def sort_out(
 
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
-    """The state of a campaign that a pass reads from the store and decides on, at a single moment of the store's clock.
-
-    Attributes:
-        ledgers: measured memory, by memory key.
-        more: whether further runs wait to be begun.
-        failed: attempts of other runs which may show a bad node.
-        trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
-        trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
-        gpu_seconds: reads the usage of all attempts until now.
-    """
+    """The part of a campaign that a pass reads from the store, at a single moment of the store's clock."""
 
     now_s: float
     campaign: CampaignRow
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    more: bool = False
-    failed: Sequence[AttemptRow] = ()
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)  # measured memory, by memory key
+    more: bool = False  # whether further runs wait to be begun
+    failed: Sequence[AttemptRow] = ()  # attempts of other runs which may show a bad node
+    # reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks
     trained_on: Callable[[], frozenset[str]] = frozenset
+    # reads the interpreters with which an attempt has made a step, "" for the default
     trained_with: Callable[[], frozenset[str]] = frozenset
-    gpu_seconds: Callable[[], float] = float
+    gpu_seconds: Callable[[], float] = float  # reads the usage of all attempts until now
 
     def shared(self) -> dict[str, Any]:
         """Return these fields of a state that has more."""
@@ -294,37 +245,24 @@ class StoreState:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(StoreState):
-    """One moment of a campaign.
-
-    Attributes:
-        listed: whether the executor responded; if not, absent jobs mean nothing.
-        complete: whether an absent job was looked for everywhere.
-        capacity: attempts that may be active at once on this machine; None for no limit.
-        nodes: nodes of the cluster; None if not known or not needed.
-        storage: why the campaign's folder cannot be written, "" if it can; None if not tested.
-        intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
-        user: number of the user as whom jobs run.
-        missing: variables of the submitting shell that this process lacks.
-        workdir_away: the folder in which attempts start, if it is away on this machine too; else "".
-        damaged: by hash, why a copy of code cannot be used.
-        broken: the runs that cannot be read; they are not among ``runs``.
-        queue: runs that wait there and need no look; they are not among ``runs``, nor are those that are done.
-    """
+    """One moment of a campaign."""
 
     runs: tuple[RunView, ...]
-    listed: bool
-    complete: bool
-    capacity: int | None
+    listed: bool  # whether the executor responded; if not, absent jobs mean nothing
+    complete: bool  # whether an absent job was looked for everywhere
+    capacity: int | None  # attempts that may be active at once on this machine; None for no limit
+    # intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there
     intent_grace_s: float
     lost_grace_s: float
     outcome_grace_s: float
-    nodes: int | None = None
-    storage: str | None = None
-    user: int = 0
-    missing: tuple[str, ...] = ()
-    workdir_away: str = ""
-    damaged: Mapping[str, str] = field(default_factory=dict)
-    broken: tuple[BrokenRun, ...] = ()
+    nodes: int | None = None  # nodes of the cluster; None if not known or not needed
+    storage: str | None = None  # why the campaign's folder cannot be written, "" if it can; None if not tested
+    user: int = 0  # number of the user as whom jobs run
+    missing: tuple[str, ...] = ()  # variables of the submitting shell that this process lacks
+    workdir_away: str = ""  # the folder in which attempts start, if it is away on this machine too; else ""
+    damaged: Mapping[str, str] = field(default_factory=dict)  # by hash, why a copy of code cannot be used
+    broken: tuple[BrokenRun, ...] = ()  # the runs that cannot be read; they are not among ``runs``
+    # runs that wait there and need no look; they are not among ``runs``, nor are those that are done
     queue: Queue = field(default_factory=Queue)
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:

@@ -70,22 +70,15 @@ class Configs:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(StoreState):
-    """The store's view of a campaign.
+    """The store's view of a campaign."""
 
-    Attributes:
-        runs: all, or only those to look at.
-        attempts: by run id, oldest first.
-        checkpoint_bytes: size of the largest recorded checkpoint of runs that wait for storage, by run id.
-        waiting: runs that only wait in the queue, not among `runs`.
-        heard_s: when the executor last answered a pass, by the store's clock.
-    """
-
-    runs: tuple[RunRow, ...]
+    runs: tuple[RunRow, ...]  # all, or only those to look at
     configs: Configs
-    attempts: Mapping[int, Sequence[AttemptRow]]
+    attempts: Mapping[int, Sequence[AttemptRow]]  # by run id, oldest first
+    # size of the largest recorded checkpoint of runs that wait for storage, by run id
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
-    waiting: Sequence[WaitingAttempt] = ()
-    heard_s: float | None = None
+    waiting: Sequence[WaitingAttempt] = ()  # runs that only wait in the queue, not among `runs`
+    heard_s: float | None = None  # when the executor last answered a pass, by the store's clock
 
     @property
     def active(self) -> list[AttemptRow]:
