@@ -63,7 +63,7 @@ _COMMON: Final = 3
 """Commands that share an option: it is described once."""
 
 _PACKAGES: Final = [
-    *("orchestrator/cli", "orchestrator/live", "orchestrator/api"),
+    *("orchestrator/cli", "orchestrator/live", "orchestrator/api", "orchestrator/pages"),
     *("orchestrator/report", "orchestrator/report/page", "orchestrator/report/compare", "orchestrator/report/measure"),
     *("orchestrator/export", "orchestrator/doctor", "orchestrator/campaign", "orchestrator/reconcile"),
     *("orchestrator/memory", "orchestrator/failures", "orchestrator/executors", "orchestrator/spec"),

@@ -14,6 +14,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import count, duration, size
+from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 
 from .console import (
     Verb,
@@ -32,7 +33,6 @@ from .console import (
     verb,
     yes_option,
 )
-from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
@@ -139,7 +139,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from .pages.status import counts_line
+    from dscampaign.orchestrator.pages.status import counts_line
 
     if not rows:
         return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]

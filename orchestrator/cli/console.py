@@ -22,8 +22,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.commands import shown_by
 from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
-
-from .pages.text import Page, Style, fold
+from dscampaign.orchestrator.pages.text import Page, Style, fold
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
@@ -144,8 +143,7 @@ def echo_next(text: str) -> None:
 def echo_age(store: Store, *campaigns: CampaignRow) -> None:
     """Print how old the results of each campaign are that nobody reconciles at present, and is not settled."""
     from dscampaign.orchestrator.campaign.status import read_status
-
-    from .pages.status import age_text
+    from dscampaign.orchestrator.pages.status import age_text
 
     for text in filter(None, (age_text(read_status(store, campaign)) for campaign in campaigns)):
         echo_err(page_for(sys.stderr).paint(text, Style.DIM))

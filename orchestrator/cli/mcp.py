@@ -96,8 +96,7 @@ def _reading(place: PlaceOptions) -> list[Tool]:
         status_document,
     )
     from dscampaign.orchestrator.campaign.selection import open_selection
-
-    from .pages.plan import plan_document
+    from dscampaign.orchestrator.pages.plan import plan_document
 
     where = place._asdict()
 

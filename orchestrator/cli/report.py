@@ -73,11 +73,11 @@ def report(
     with needs_the_extra(), progress_shown(quiet=as_json or watch):
         from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.selection import open_campaign
+        from dscampaign.orchestrator.pages.report import answers_page
+        from dscampaign.orchestrator.pages.status import headline
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.write import write_report
 
-        from .pages.report import answers_page
-        from .pages.status import headline
         from .watch import terminated_as_interrupted, write_until_settled
 
         opened, campaign = open_campaign(place, name)
@@ -129,10 +129,9 @@ def recommend(
       campaign recommend sweep --by loss
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
+        from dscampaign.orchestrator.pages.report import answers_page
         from dscampaign.orchestrator.report.page.data import recommendation_document
         from dscampaign.orchestrator.report.page.write import rendered_configs
-
-        from .pages.report import answers_page
 
         opened, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
@@ -169,11 +168,10 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
       campaign compare sweep-before sweep-after --fail-if slower=3%,loss=0.01
     """
     with needs_the_extra():
+        from dscampaign.orchestrator.pages.report import comparison_page
         from dscampaign.orchestrator.report.compare.difference import compare_operands
         from dscampaign.orchestrator.report.compare.limits import LimitOutcome, checks, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
-
-        from .pages.report import comparison_page
 
         limits = limits_of(fail_if) if fail_if is not None else []
         location = locate(place, words)

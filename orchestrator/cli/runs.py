@@ -102,8 +102,8 @@ def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[S
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
     """
     from dscampaign.orchestrator.api.submission import Proposal
+    from dscampaign.orchestrator.pages.plan import plan_page
 
-    from .pages.plan import plan_page
     from .watch import terminated_as_interrupted
 
     warn_of_other_store(location)
@@ -265,8 +265,8 @@ def _one_pass(
         then: whether to start a reconciler that goes on.
     """
     from dscampaign.orchestrator.campaign.status import read_status, with_queue
+    from dscampaign.orchestrator.pages.status import retries_line
 
-    from .pages.status import retries_line
     from .watch import print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))

@@ -44,10 +44,9 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
         from dscampaign.orchestrator.live.model import LiveStore
         from dscampaign.orchestrator.live.server import serve as serve_store
         from dscampaign.orchestrator.live.static import export
-
-        from .pages.describe import run_text
-        from .pages.status import notes
-        from .pages.text import Page
+        from dscampaign.orchestrator.pages.describe import run_text
+        from dscampaign.orchestrator.pages.status import notes
+        from dscampaign.orchestrator.pages.text import Page
 
     location = locate(place, [name])
     store, texts = location.open(), Texts(notes, lambda facts: run_text(facts, Page()))

@@ -17,6 +17,7 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, source, words
+from dscampaign.orchestrator.pages.text import Cell, Page, Style, fold, table
 
 from .campaigns import echo_overview
 from .console import (
@@ -34,7 +35,6 @@ from .console import (
     store_options,
     verb,
 )
-from .pages.text import Cell, Page, Style, fold, table
 from .spec import read_submission, set_option
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def status(
     from dscampaign.orchestrator.campaign.documents import status_document
     from dscampaign.orchestrator.campaign.selection import campaigns_of, select
     from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_queue, with_titles
-
-    from .pages.status import status_page
+    from dscampaign.orchestrator.pages.status import status_page
 
     location = locate(place, words)
     opened = location.open()
@@ -129,9 +128,8 @@ def view_of(store: Store, name: str | None) -> Top:
     from dscampaign.orchestrator.campaign.selection import campaigns_of, find_run
     from dscampaign.orchestrator.live.model import LiveStore
     from dscampaign.orchestrator.live.top import CommandTexts, Top
-
-    from .pages.describe import run_page
-    from .pages.status import summary
+    from dscampaign.orchestrator.pages.describe import run_page
+    from dscampaign.orchestrator.pages.status import summary
 
     if not (campaigns := campaigns_of(store, name)):
         raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
@@ -160,8 +158,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
     """
     from dscampaign.orchestrator.campaign import documents
     from dscampaign.orchestrator.campaign.selection import find_run, open_selection
-
-    from .pages.describe import campaign_page, run_page, settings_page
+    from dscampaign.orchestrator.pages.describe import campaign_page, run_page, settings_page
 
     if settings:
         shown = locate(place, words).settings.shown

@@ -17,10 +17,10 @@ from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
+from dscampaign.orchestrator.pages.text import table
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
 from .console import echo, echo_err, echo_json, echo_page, json_option, page_for, progress_shown, store_options, verb
-from .pages.text import table
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.desired import Submission
@@ -184,8 +184,7 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     """
     from dscampaign.orchestrator.campaign.plan import make_plan
     from dscampaign.orchestrator.doctor.check_slurm import Preflight
-
-    from .pages.plan import config_page, plan_document, plan_page
+    from dscampaign.orchestrator.pages.plan import config_page, plan_document, plan_page
 
     with progress_shown(quiet=as_json):
         submission, location = read_submission(spec, sets, place)

@@ -32,14 +32,14 @@ from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.formatting import count, printable
+from dscampaign.orchestrator.pages.actions import action_lines
+from dscampaign.orchestrator.pages.status import headline, status_page, steps_line
+from dscampaign.orchestrator.pages.text import fold
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import SLURM_POLL_S, Pass
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
 from .console import echo, echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
-from .pages.actions import action_lines
-from .pages.status import headline, status_page, steps_line
-from .pages.text import fold
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines
-from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.actions import action_lines
+from dscampaign.orchestrator.pages.status import status_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline

@@ -13,8 +13,8 @@ from dscampaign.db.records import ENDING
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.status import status_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.tests.faults.trial import SLURM, stand_in
 from dscampaign.tests.support.campaigns import open_store, submit

@@ -14,9 +14,9 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import run_details, run_document
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.describe import run_page
-from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.pages.describe import run_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.tests.support.cli_world import World, make_world
 from dscampaign.tests.support.planted import Planted, Try, plant
 

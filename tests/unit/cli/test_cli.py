@@ -21,9 +21,9 @@ from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli import __main__ as entry
 from dscampaign.orchestrator.cli import main as cli
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.plan import plan_page
-from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.spec import read_submission
+from dscampaign.orchestrator.pages.plan import plan_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.yaml_source import load

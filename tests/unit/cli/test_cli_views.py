@@ -7,10 +7,10 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
 from dscampaign.orchestrator.cli.watch import _LiveTable
 from dscampaign.orchestrator.formatting import count, duration, figure, short_number
+from dscampaign.orchestrator.pages.status import status_page
+from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 from dscampaign.tests.support.cli_world import make_world
 
 PLAIN = Page()

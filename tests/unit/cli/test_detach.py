@@ -14,8 +14,8 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.orchestrator.campaign import detach
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.status import retries_line
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.pages.status import retries_line
 from dscampaign.orchestrator.reconcile.lease import JOB_PREFIX, STANDING, LeaseHolder, acquire
 from dscampaign.orchestrator.settings import resolve
 from dscampaign.orchestrator.spec.sections import ReconcilerConfig

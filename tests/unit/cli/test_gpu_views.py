@@ -15,7 +15,7 @@ from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.describe import gpu_lines
+from dscampaign.orchestrator.pages.describe import gpu_lines
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]

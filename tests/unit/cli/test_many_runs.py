@@ -13,8 +13,8 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, failures_of, read_status
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.status import status_page
+from dscampaign.orchestrator.pages.text import Page
 
 Output = pytest.CaptureFixture[str]
 

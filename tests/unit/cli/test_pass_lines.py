@@ -7,8 +7,8 @@ from pathlib import Path
 from dscampaign.orchestrator.api.passes import in_the_way
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.actions import action_lines
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.plan import plan_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.plan import plan_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 

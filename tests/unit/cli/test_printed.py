@@ -17,8 +17,8 @@ from dscampaign.db.records import COMPLETED_EARLY
 from dscampaign.db.schema import attempt
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import campaign, main
-from dscampaign.orchestrator.cli.pages.text import fold
 from dscampaign.orchestrator.errors import EXIT_OK
+from dscampaign.orchestrator.pages.text import fold
 from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db.records import EventRow
 from dscampaign.orchestrator.campaign.documents import speed_document
-from dscampaign.orchestrator.cli.pages.describe import speed_line
+from dscampaign.orchestrator.pages.describe import speed_line
 
 SAID: dict[str, Any] = {
     "steps": 80,

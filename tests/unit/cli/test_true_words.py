@@ -15,9 +15,9 @@ from dscampaign.db.schema import attempt, lease, run, run_latest
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.watch import interrupted, run_one_pass
+from dscampaign.orchestrator.pages.status import status_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]

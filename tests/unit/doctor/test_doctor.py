@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.show import doctor_document, doctor_page
 from dscampaign.orchestrator.doctor import run as node_job
 from dscampaign.orchestrator.doctor.check import At
@@ -21,6 +20,7 @@ from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.local import EXAMINE
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 from dscampaign.tests.support.postgres import PostgresServer

@@ -11,7 +11,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli.pages.report import unread_config
+from dscampaign.orchestrator.pages.report import unread_config
 from dscampaign.orchestrator.report.compare.answer import Answer, answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of

@@ -9,8 +9,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.selection import find_run
-from dscampaign.orchestrator.cli.pages.report import comparison_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.report import comparison_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import (
     ComparedOperands,

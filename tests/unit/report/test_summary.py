@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import RunState, Stage
-from dscampaign.orchestrator.cli.pages.report import answers_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.pages.report import answers_page
+from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, results_of
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.details import environment, setup
