@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, NotRequired
+
+from pydantic import ConfigDict, GetPydanticSchema, with_config
+from typing_extensions import TypedDict
 
 from dscampaign.jobs.shared.documents import Document, Number, Time, Whole
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -76,27 +79,26 @@ class LogLine:
     text: str
 
 
-class _Named(TypedDict):
+@with_config(ConfigDict(extra="allow"))
+class _Raised(TypedDict):
     type: str
     message: str
+    bases: NotRequired[list[str]]
+    errno: NotRequired[Number | None]
+    frames: NotRequired[list[tuple[str, Number, str, str]]]
 
 
-class _Raised(_Named, total=False):
-    bases: list[str]
-    errno: Number | None
-    frames: list[tuple[str, Number, str, str]]
-
-
-class _Timed(_Raised):
-    ts: Time
-
-
-class RankError(_Timed, total=False):
+@with_config(ConfigDict(extra="allow"))
+class _RankError(_Raised):
     """The exception that ended a rank, as ``rank.py`` wrote it; undeclared keys are not checked."""
 
-    trace: list[str]
-    causes: list[str]
-    chain: list[_Raised]
+    ts: Time
+    trace: NotRequired[list[str]]
+    causes: NotRequired[list[str]]
+    chain: NotRequired[list[_Raised]]
+
+
+RankError = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(_RankError))]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class RankEnd(Document):
 
     rank: Number
     exit: Number | None = None
-    error: Annotated[dict[str, Any], RankError] | None = None
+    error: RankError | None = None
     pid: Number | None = None
     gone_s: Time | None = None
     step: Whole | None = None

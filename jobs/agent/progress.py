@@ -97,10 +97,9 @@ class Heartbeat(Document):
         if not is_time(raw.get("ts")):
             return None
         try:
-            beat: Heartbeat = decode(cls, raw)
+            return decode(cls, raw)
         except ValueError:  # of another version: a sign of life all the same
             return cls(float(raw["ts"]))
-        return beat
 
 
 class RankWatch:
@@ -200,7 +199,7 @@ class RankWatch:
 
     def _take(self, rank: int, record: bytes) -> None:
         try:
-            now: RankProgress = decode(RankProgress, json.loads(record))
+            now = decode(RankProgress, json.loads(record))
         except (ValueError, RecursionError):  # caught in the middle of a write; the next look sees it whole
             return
         before, self._now[rank] = self._now.get(rank), now

@@ -143,8 +143,7 @@ def _state(path: Path) -> State:
         OSError: it cannot be read now. To begin anew would make a second run in the tool.
     """
     with suppress(ValueError):
-        state: State = decode(State, load_json(path) or {})
-        return state
+        return decode(State, load_json(path) or {})
     return State()
 
 

@@ -181,10 +181,9 @@ def read_manifest(path: Path) -> Manifest:
             raise CheckpointError("no manifest")
         if raw.get("format") != FORMAT:
             raise CheckpointError(f"manifest format {str(raw.get('format'))[:20]}, this version reads {FORMAT}")
-        manifest: Manifest = decode(Manifest, raw)
+        return decode(Manifest, raw)
     except ValueError as error:
         raise CheckpointError(f"unreadable manifest: {error}") from None
-    return manifest
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from dscampaign.files.atomic_files import write_atomically
 
-from .documents import Document, decode
+from .documents import EXACT, Document, decode
 from .layout import AttemptPaths
 from .micro_batch_search import SEARCH_PASSES
 from .state_layout import arrangement, ranks_per_sample
@@ -56,7 +56,7 @@ class Payload(Document):
     """
 
     closed: ClassVar[bool] = True  # a job runs it, and it holds the spec's `env`
-    exact: ClassVar[bool] = True
+    __pydantic_config__ = EXACT
 
     campaign: str
     run: str
@@ -183,7 +183,6 @@ class Payload(Document):
     def of(cls, raw: object, path: Path) -> Payload:
         """Return the payload of a value from the file at `path`. Raises ValueError if it is not of this version."""
         try:
-            payload: Payload = decode(cls, raw)
+            return decode(cls, raw)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
-        return payload

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from dscampaign.db.records import WARM_UP_STEPS
-from dscampaign.jobs.shared.documents import decode
+from dscampaign.jobs.shared.documents import EXACT, decode
 
 
 @dataclass(frozen=True)
 class TrainerDataset:
     """The source of the text; fields as in the spec's `train.dataset`."""
 
-    exact: ClassVar[bool] = True
+    __pydantic_config__: ClassVar = EXACT
 
     path: str
     name: str | None
@@ -39,7 +39,7 @@ class SearchPlan:
         too_big: a size that did not fit before; None for none.
     """
 
-    exact: ClassVar[bool] = True
+    __pydantic_config__: ClassVar = EXACT
 
     share: int
     seconds: float
@@ -59,7 +59,7 @@ class TrainerConfig:
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 
-    exact: ClassVar[bool] = True
+    __pydantic_config__: ClassVar = EXACT
 
     model: str | Mapping[str, Any]
     dataset: TrainerDataset
@@ -116,7 +116,7 @@ class TrainerConfig:
         Raises:
             ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
         """
-        config: Self = decode(cls, json.loads(text))
+        config = decode(cls, json.loads(text))
         at_once = config.micro_batch * config.accumulation * config.world_size
         if config.global_batch * config.ranks_per_sample != at_once:
             raise ValueError(

@@ -44,7 +44,7 @@ def test_a_payload_of_another_version_is_refused(tmp_path: Path) -> None:
     write_payloads(path, [make_payload(tmp_path)])
     first, common, own = path.read_text().splitlines()
     path.write_text("\n".join([first, common, json.dumps({**json.loads(own), "later": 1})]))
-    with pytest.raises(ValueError, match=r"unknown fields \['later'\]; written by another version of dscampaign"):
+    with pytest.raises(ValueError, match="later: Unexpected keyword argument; written by another version"):
         read(path, 0)
 
 

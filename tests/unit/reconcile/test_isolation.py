@@ -87,7 +87,7 @@ OUTCOME = {**WHO, **WHEN, "ranks": []}
         ("[" * 100_000, "not JSON"),
         (json.dumps({**OUTCOME, "started_s": "x"}), "started_s"),
         (json.dumps({**OUTCOME, "start_step": 10**30}), "start_step"),
-        (json.dumps({**OUTCOME, "ranks": [{"rank": 0, "exit": 1, "error": {"type": "X"}}]}), "missing fields"),
+        (json.dumps({**OUTCOME, "ranks": [{"rank": 0, "exit": 1, "error": {"type": "X"}}]}), "Field required"),
         (None, "Not a regular file"),
     ],
 )
