@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import gcd
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, find_shape
@@ -12,18 +12,46 @@ from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
 from .batch_size import divisors
+from .field_types import MAX_WHOLE
 from .model import RunConfig, TrainConfig
 from .strategies import section
 
+_ON: Final = (True,)
+_SEVERAL: Final = range(2, MAX_WHOLE + 1)
+_OFFLOADED: Final = ("optimizer", "full", "nvme")
+_NOT_DEEPSPEED: Final = ("ddp", "fsdp2")
+_FLASH: Final = ("flash_attention_2",)
+_WHOLE_LAYERS: Final = {"zero_stage": (3,), "deepcompile": _ON}
+_GRAPHS: Final = {"deepspeed_patches": (False,), "activation_checkpointing": _ON, "sequence_parallel": _SEVERAL}
+_CLASHES: Final[Sequence[tuple[str, Container[Any], Mapping[str, Container[Any]]]]] = (
+    ("cuda_graphs", _ON, {"engine": _NOT_DEEPSPEED, "offload": _OFFLOADED, "tensor_parallel": _SEVERAL} | _GRAPHS),
+    ("cuda_graphs", _ON, _WHOLE_LAYERS),
+    ("engine", _NOT_DEEPSPEED, {"zero_stage": (1, 2, 3), "deepcompile": _ON}),
+    ("engine", ("ddp",), {"offload": _OFFLOADED, "attention": _FLASH}),
+    ("engine", ("fsdp2",), {"offload": ("optimizer", "nvme"), "precision": ("fp16",)}),
+    ("deepcompile", _ON, {"zero_stage": (0,), "offload": _OFFLOADED}),
+    ("attention", _FLASH, {"precision": ("fp32", "tf32")}),
+    ("fused_loss", _ON, {"zero_stage": (3,)}),
+    ("precision", ("fp8",), {"tensor_parallel": _SEVERAL, **_WHOLE_LAYERS}),
+    (
+        "sequence_parallel",
+        _SEVERAL,
+        {"attention": ("sdpa", "eager", *_FLASH), "offload": ("nvme",), "deepcompile": _ON},
+    ),
+    ("tensor_parallel", _SEVERAL, {"engine": _NOT_DEEPSPEED, "sequence_parallel": _SEVERAL, "attention": _FLASH}),
+    ("tensor_parallel", _SEVERAL, _WHOLE_LAYERS),
+)
+"""Values of a field of `train`, and those of others with which the built-in training does not work."""
+_ON_GPUS: Final[Mapping[str, Container[Any]]] = {
+    "cuda_graphs": _ON,
+    "deepcompile": _ON,
+    "attention": _FLASH,
+    "precision": ("tf32",),
+}
+"""Values of `train` that work on GPUs only."""
+
 _ZERO: Final = "zero_optimization"
 _LEAVE_OUT: Final = "leave it out"
-_FP8_HINT: Final = {
-    "model": "use bf16, or a model with linear layers, for example of type llama or opt",
-    "zero_stage": "use zero_stage 0 to 2, or strategy fsdp2",
-    "tensor_parallel": _LEAVE_OUT,
-    "deepcompile": "write compile: true",
-    "seq_len": "use a multiple of 16",
-}
 
 UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "tensor_parallel": ("is set by train.tensor_parallel", "use train.tensor_parallel"),
@@ -75,16 +103,43 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if config.command is not None:
         yield from _of_own_script(train)
         return
-    if train.engine != "deepspeed":
-        yield from _without_deepspeed(config)
-    if train.deepcompile and train.engine == "deepspeed":
-        yield from _compiler(train, on_gpus=on_gpus)
-    if train.cuda_graphs:
-        yield from _graphs(train, on_gpus=on_gpus)
-    yield from _kernels(train, on_gpus=on_gpus)
-    yield from _fp8(train)
+    yield from _clashes(train)
+    for field, values in _ON_GPUS.items():
+        if not on_gpus and (value := getattr(train, field)) in values:
+            yield _finding(field, f"{_shown(field, value)} needs GPUs", "leave it out on CPUs")
+    if config.deepspeed and train.engine != "deepspeed":
+        places: tuple[FieldPath, ...] = (("deepspeed",), ("train", "engine"))
+        yield Finding(places, f"has no effect with engine {train.engine}", "leave it out, or remove the engine")
+    if train.cuda_graphs and not train.compile and not train.deepcompile:
+        message = "needs a forward and a backward pass that are compiled as a whole"
+        yield _finding("cuda_graphs", message, "write compile: true")
+    if train.precision == "fp8":
+        yield from _fp8(train)
     if train.ranks_per_sample > 1:
         yield from _groups(config, world_size)
+
+
+def _clashes(train: TrainConfig) -> Iterator[Finding]:
+    """Find the pairs of fields that do not work together; a field that is wrong already counts once."""
+    wrong: set[str] = set()
+    for field, values, others in _CLASHES:
+        if field in wrong or (value := getattr(train, field)) not in values:
+            continue
+        for other, unfit in others.items():
+            if (own := getattr(train, other)) in unfit and other not in wrong:
+                message = f"{_shown(other, own)} does not work with {_shown(field, value)}"
+                yield Finding((("train", other), ("train", field), ("train",)), message, _remedy(other, unfit))
+                wrong.add(other)
+
+
+def _remedy(field: str, unfit: Container[Any]) -> str:
+    choices = range(4) if field == "zero_stage" else get_args(TrainConfig.model_fields[field].annotation)
+    fit = [str(value) for value in choices if value not in unfit]
+    return f"write {field}: {' or '.join(fit)}" if fit else "leave one of them out"
+
+
+def _shown(field: str, value: object) -> str:
+    return field if value is True else f"{field} {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _of_own_script(train: TrainConfig) -> Iterator[Finding]:
@@ -93,21 +148,6 @@ def _of_own_script(train: TrainConfig) -> Iterator[Finding]:
     for field in (*_GROUPS, "cuda_graphs"):
         if getattr(train, field) != TrainConfig.model_fields[field].default:
             yield _finding(field, "is for the built-in training", _LEAVE_OUT)
-
-
-def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
-    train, hint = config.train, "leave it out, or remove the engine"
-    fields = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
-    fields |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
-    for name in (name for name, value in fields.items() if value):
-        yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
-    if config.deepspeed:
-        yield Finding((("deepspeed",), ("train", "engine")), f"has no effect with engine {train.engine}", hint)
-    if train.engine == "fsdp2" and train.precision == "fp16":
-        yield _finding("precision", "fp16 is not served with engine fsdp2: it scales no losses", "use bf16")
-    if train.engine == "fsdp2" and train.offload in ("optimizer", "nvme"):
-        message = f"{train.offload} is not served with engine fsdp2: it offloads all states to host memory"
-        yield _finding("offload", message, "write offload: full")
 
 
 def _offload(config: RunConfig) -> Iterator[Finding]:
@@ -129,69 +169,13 @@ def _offload(config: RunConfig) -> Iterator[Finding]:
         yield _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
 
 
-def _compiler(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
-    if not train.zero_stage:
-        yield _finding("deepcompile", "has no passes for ZeRO 0 and would only be torch.compile", "write compile: true")
-    if not on_gpus:
-        yield _finding("deepcompile", "needs GPUs: its operators are written in CUDA", "write compile: true on CPUs")
-    if train.offload != "none":
-        yield _finding("deepcompile", "does not support offloaded states", "remove one of them")
-
-
-def _graphs(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
-    """Require the conditions of `joins_parameters`, and that no ranks share a sample."""
-    if not on_gpus:
-        yield _finding("cuda_graphs", "needs GPUs", "leave it out on CPUs")
-        return
-    place: FieldPath = ("train", "cuda_graphs")
-    if not train.compile and not train.deepcompile:
-        message = "needs a forward and a backward pass that are compiled as a whole"
-        yield Finding((place, ("train", "compile"), ("train",)), message, "write compile: true")
-    unserved = {
-        "engine": train.engine != "deepspeed" and f"engine {train.engine}",
-        "zero_stage": train.zero_stage == 3 and "ZeRO 3",
-        "offload": train.offload != "none" and f"offload {train.offload}",
-        "deepcompile": train.deepcompile and "deepcompile",
-        "deepspeed_patches": not train.deepspeed_patches and "deepspeed_patches false",
-        "activation_checkpointing": train.activation_checkpointing and "activation_checkpointing",
-        **{name: (size := getattr(train, name)) > 1 and f"{name} {size}" for name in _GROUPS},
-    }
-    for name, setting in unserved.items():
-        if setting:
-            message = f"{setting} is not served with cuda_graphs: a replay needs whole layers, compiled as one"
-            yield Finding((("train", name), place, ("train",)), message, "remove one of them")
-
-
-def _kernels(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
-    if train.attention == "flash_attention_2":
-        hint = "attention: sdpa"
-        if train.precision in ("fp32", "tf32"):
-            yield _finding("attention", "flash_attention_2 is for half precision", hint)
-        if train.engine == "ddp":
-            yield _finding("attention", "flash_attention_2 does not work with the autocast of engine ddp", hint)
-        if not on_gpus:
-            yield _finding("attention", "flash_attention_2 needs GPUs", hint)
-    if train.fused_loss and train.zero_stage == 3:
-        yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 shards", "zero_stage 0 to 2")
-    if train.precision == "tf32" and not on_gpus:
-        yield _finding("precision", "tf32 needs GPUs: on CPUs it is fp32", "write fp32")
-
-
 def _fp8(train: TrainConfig) -> Iterator[Finding]:
-    if train.precision != "fp8":
-        return
     shape = find_shape(train.model) if isinstance(train.model, str) else train.model
-    unserved = {
-        "model": (shape or {}).get("model_type") == "gpt2" and "GPT-2, whose layers are Conv1D and not Linear",
-        "zero_stage": train.zero_stage == 3 and "ZeRO 3",
-        "tensor_parallel": train.tensor_parallel > 1 and f"tensor_parallel {train.tensor_parallel}",
-        "deepcompile": train.deepcompile and "deepcompile",
-        "seq_len": train.seq_len // train.sequence_parallel % 16 != 0 and "samples whose length 16 does not divide",
-    }
-    place: FieldPath = ("train", "precision")
-    for name, setting in unserved.items():
-        if setting:
-            yield Finding((("train", name), place, ("train",)), f"fp8 does not support {setting}", _FP8_HINT[name])
+    if (shape or {}).get("model_type") == "gpt2":
+        message = "fp8 does not work with GPT-2: its layers are Conv1D, not Linear"
+        yield _finding("model", message, "use bf16, or a model of type llama or opt")
+    if train.seq_len // train.sequence_parallel % 16:
+        yield _finding("seq_len", "fp8 needs samples of a multiple of 16 tokens", "use a multiple of 16")
 
 
 # Ranks that work on the same samples
@@ -213,48 +197,29 @@ def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
     for field in (field for field in _GROUPS if getattr(train, field) > 1):
         size, place = getattr(train, field), ("train", field)
         if world_size % size:
-            places = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
+            places: tuple[FieldPath, ...] = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"))
             message = f"{size} does not divide the {world_size} ranks of the run"
             yield Finding(places, message, f"use a number of ranks that {size} divides, or leave it out")
         yield from _unfit_model(field, size, train, world_size)
-    for field, others in (
-        ("sequence_parallel", _beside_sequences(train)),
-        ("tensor_parallel", _beside_tensors(config)),
-    ):
-        for other, message in others.items() if getattr(train, field) > 1 else ():
-            pair: tuple[FieldPath, ...] = (("train", field), other, ("train",))
-            yield Finding(pair, f"does not go with {message}", f"change {other[-1]}, or leave {field} out")
-
-
-def _beside_sequences(train: TrainConfig) -> dict[FieldPath, str]:
-    conflicts = {
-        "seq_len": train.seq_len % train.sequence_parallel and f"seq_len {train.seq_len}, which it does not divide",
-        "attention": train.attention != "auto"
-        and f"attention {train.attention}: ranks exchange heads around their own",
-        "offload": train.offload == "nvme" and "offload nvme: the two have not been tested together",
-        "deepcompile": train.deepcompile and "deepcompile: compiled code leaves out the exchange between ranks",
-        "dataset": train.dataset
-        and not train.dataset.packing
-        and "packing: false: parts of a sample would have unequal numbers of targets",
-    }
-    return {("train", name): message for name, message in conflicts.items() if message}
-
-
-def _beside_tensors(config: RunConfig) -> dict[FieldPath, str]:
-    train, optimizer = config.train, _optimizer_of(config)
-    conflicts: dict[FieldPath, str | bool] = {
-        ("train", "engine"): train.engine != "deepspeed" and f"engine {train.engine}: it is DeepSpeed's",
-        ("train", "zero_stage"): train.zero_stage == 3 and "ZeRO 3, which shards the layers itself",
-        ("train", "sequence_parallel"): train.sequence_parallel > 1 and "sequence_parallel: ranks share one of both",
-        ("train", "deepcompile"): train.deepcompile and "deepcompile, whose passes are for whole layers",
-        ("train", "dropout"): train.dropout > 0 and "dropout: ranks would drop the same numbers in different heads",
-        ("train", "attention"): train.attention == "flash_attention_2" and "attention flash_attention_2: not tested",
-        ("deepspeed", "optimizer", "type"): optimizer not in ("adam", "adamw")
-        and f"{optimizer}: only AdamW is known to update parts of a matrix as it does the whole",
-        ("deepspeed", "torch_autocast"): bool(section(config.deepspeed, ("torch_autocast",)).get("enabled"))
-        and "torch_autocast: use train.precision",
-    }
-    return {place: str(message) for place, message in conflicts.items() if message}
+    if train.seq_len % train.sequence_parallel:
+        message = f"{train.sequence_parallel} does not divide seq_len {train.seq_len}"
+        yield Finding((("train", "sequence_parallel"), ("train", "seq_len")), message, "use a multiple of it")
+    dataset, optimizer = train.dataset, _optimizer_of(config)
+    if train.sequence_parallel > 1 and dataset and not dataset.packing:
+        places = (("train", "dataset", "packing"), ("train", "sequence_parallel"))
+        message = "false does not work with sequence_parallel: parts of a sample would have unequal numbers of targets"
+        yield Finding(places, message, "pack the text, or leave sequence_parallel out")
+    if train.tensor_parallel == 1:
+        return
+    if train.dropout:
+        message = "does not work with tensor_parallel: ranks would drop the same numbers in different heads"
+        yield _finding("dropout", message, _LEAVE_OUT)
+    if optimizer not in ("adam", "adamw"):
+        message = f"{optimizer} does not work with tensor_parallel: it may update parts of a matrix unlike the whole"
+        yield Finding((("deepspeed", "optimizer", "type"), ("train", "tensor_parallel")), message, "use AdamW")
+    if section(config.deepspeed, ("torch_autocast",)).get("enabled"):
+        places = (("deepspeed", "torch_autocast"), ("train", "tensor_parallel"))
+        yield Finding(places, "does not work with tensor_parallel", "use train.precision")
 
 
 def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> Iterator[Finding]:

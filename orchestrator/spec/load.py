@@ -41,6 +41,8 @@ _AT_HOME: Final = INPUTS.union(
 """Fields in which a `~` at the beginning is the home folder, or has an error of its own."""
 _FILES: Final = (".txt", ".jsonl", ".json", ".parquet", ".sif", ".sqsh")
 """How a relative path ends that is no name on the hub."""
+_NO_AXES: Final = ("include", "exclude")
+"""Parts of the matrix; the latter is also a field of Slurm's."""
 _LEVELS: Final = 4
 """How deep sections lie in one another."""
 
@@ -98,7 +100,8 @@ def runs_of_text(
                 runs = (first_trial(spec, gpus),)
             else:
                 runs = expand(spec, gpus, None if findings else check_options)
-            findings += [] if findings else list(stage_findings(spec, runs))
+            if spec.then and not findings:
+                findings += stage_findings(spec, runs)
         except InvalidSpec as error:
             findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:
@@ -208,7 +211,22 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("slurm", "local", "train", "retry"):
         if isinstance(section := fields.get(name), dict):
             fields[name] = {key: value for key, value in section.items() if value is not None}
+    if isinstance(matrix := fields.get("matrix"), dict):
+        fields["matrix"] = {key: value for key, value in matrix.items() if value is not None or key not in _NO_AXES}
     return fields
+
+
+def _field_at(place: FieldPath) -> tuple[str, ...] | None:
+    """Return the field of a run that a place of the spec sets; None for a parameter of the command's own."""
+    base: tuple[str, ...] | None = ()
+    if place[0] == "matrix":
+        base = field_path(str(place[1])) if place[2:] and place[1] not in _NO_AXES else None
+        place = place[3:]
+        if base is None and place:
+            base, place = field_path(str(place[0])), place[1:]
+    elif place[:2] == ("search", "parameters"):
+        base, place = field_path(str(place[2])) if place[4:] else None, place[5:]
+    return None if base is None else (*base, *(part for part in place if isinstance(part, str)))
 
 
 @dataclass
@@ -225,63 +243,23 @@ class _Prepared:
         """Return the whole content of a spec, its matrix too."""
         data = _given(data)
         self.local = data.get("executor") == "local"
-        matrix = data.get("matrix", {})
-        axes = matrix if isinstance(matrix, dict) else {}
-        self.image = any(str(key).startswith("container") for key in (*data, *axes))
-        own = data.get("container")
+        matrix, own = data.get("matrix"), data.get("container")
+        self.image = any(key.startswith("container") for key in (*data, *(matrix if isinstance(matrix, dict) else ())))
         self.in_image = isinstance(own, dict) and bool(own.get("workdir"))
-        prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
-        prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
-        search = data.get("search")
-        if isinstance(search, dict) and isinstance(given := search.get("parameters"), dict):
-            prepared["search"] = {**search, "parameters": self._parameters(given)}
+        prepared = {key: self._value(value, (key,)) for key, value in data.items()}
         for name, places in self.unset.items():  # once for all its places
             self.findings.append(Finding(places, f"${{{name}}} is not set", f"export {name}, or write the value"))
         return prepared
 
-    def _axes(self, matrix: Mapping[str, Any]) -> dict[str, Any]:
-        points = ("include", "exclude")  # the latter is also a field of Slurm's
-        paths = {name: None if name in points else field_path(name) for name in matrix}
-        return {
-            name: [self._choice(item, paths[name], ("matrix", name, index)) for index, item in enumerate(values)]
-            if isinstance(values, list)
-            else values
-            for name, values in matrix.items()
-            if values is not None or name not in points
-        }
-
-    def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the distributions of a search with their choices filled in, as values of a matrix are."""
-        return {
-            name: {
-                kind: [
-                    self._choice(item, field_path(str(name)), ("search", "parameters", name, kind, index))
-                    for index, item in enumerate(values)
-                ]
-                if isinstance(values, list)
-                else values
-                for kind, values in distribution.items()
-            }
-            if isinstance(distribution, dict)
-            else distribution
-            for name, distribution in given.items()
-        }
-
-    def _choice(self, value: Any, path: tuple[str, ...] | None, place: FieldPath) -> Any:
-        if path is not None:
-            return self._value(value, path, place)
-        if not isinstance(value, dict):
-            return value
-        return {key: self._choice(item, field_path(str(key)), (*place, key)) for key, item in value.items()}
-
-    def _value(self, value: Any, path: tuple[str, ...], place: FieldPath) -> Any:
-        if path == ("command",) or (path[0] == "then" and path[-1] == "command"):
+    def _value(self, value: Any, place: FieldPath) -> Any:
+        field = _field_at(place)
+        if field and (field == ("command",) or (field[0] == "then" and field[-1] == "command")):
             return self._command(value, place)
         if isinstance(value, dict):
-            return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}
-        if isinstance(value, list) and path[0] == "forward":
-            return [self._value(item, path, (*place, index)) for index, item in enumerate(value)]
-        return self._text(value, path, place) if isinstance(value, str) and _asks(path) else value
+            return {key: self._value(item, (*place, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._value(item, (*place, index)) for index, item in enumerate(value)]
+        return self._text(value, field, place) if isinstance(value, str) and field and _asks(field) else value
 
     def _text(self, value: str, path: tuple[str, ...], place: FieldPath) -> str:
         if path == ("store",) and secret_in(value):

@@ -200,13 +200,8 @@ _MOUNT: Final = re.compile(r"[/~][^\s,:]*(?::/[^\s,:]*(?::r[ow])?)?")
 
 
 def _mount(text: str) -> str:
-    if variable := re.search(r"\$\{?\w+\}?", text):
-        raise Hint(f"{variable[0]} is not expanded in a mount", "write its value")
     if not _MOUNT.fullmatch(text):
-        raise Hint(
-            f"{text!r} is not a mount",
-            "write an absolute path, `/data`, or `/host/data:/data`, or `/host/data:/data:ro`",
-        )
+        raise Hint(f"{text!r} is not a mount", "write an absolute path, `/data`, or `/host/data:/data`, or with `:ro`")
     return text
 
 

@@ -60,7 +60,7 @@ def test_an_image_is_a_file_or_a_reference(folder: Path, text: str, image: str) 
         ("{image: 'docker://debian', runtime: charliecloud}", "is not an image of Charliecloud"),
         ("{image: image.sif, runtime: docker}", "runtime"),
         ("{image: image.sif, runtime: apptainer, mounts: [data]}", "is not a mount"),
-        ("{image: image.sif, runtime: apptainer, mounts: ['$DATA/x:/b']}", "$DATA is not expanded in a mount"),
+        ("{image: image.sif, runtime: apptainer, mounts: ['$DATA/x:/b']}", "$DATA is not expanded"),
         ("{image: image.sif, runtime: apptainer, mounts: ['/a,/b']}", "is not a mount"),
         ("{image: image.sif, runtime: apptainer, mounts: ['/a:/b:rx']}", "is not a mount"),
         ("{image: image.sif, runtime: apptainer, workdir: work}", "is not an absolute path"),

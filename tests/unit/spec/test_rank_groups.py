@@ -110,7 +110,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "field", "message"),
     [
-        (SEQUENCE, {"train": {"seq_len": 1022}}, "", "does not go with seq_len 1022, which it does not divide"),
+        (SEQUENCE, {"train": {"seq_len": 1022}}, "", "4 does not divide seq_len 1022"),
         (
             TENSOR,
             {"train": {TENSOR: 3}},
@@ -127,9 +127,24 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "",
             "4 does not divide the model's inner width 30 (intermediate_size) | use one of 1, 2",
         ),
-        (SEQUENCE, {"train": {"attention": "sdpa"}}, "", "does not go with attention sdpa"),
-        (SEQUENCE, {"train": {"dataset": {"path": "d", "packing": False}}}, "", "does not go with packing: false"),
-        (TENSOR, {"train": {"zero_stage": 3}}, "", "does not go with ZeRO 3"),
+        (
+            SEQUENCE,
+            {"train": {"attention": "sdpa"}},
+            "train.attention",
+            "attention sdpa does not work with sequence_parallel 4",
+        ),
+        (
+            SEQUENCE,
+            {"train": {"dataset": {"path": "d", "packing": False}}},
+            "train.dataset.packing",
+            "false does not work",
+        ),
+        (
+            TENSOR,
+            {"train": {"zero_stage": 3}},
+            "train.zero_stage",
+            "zero_stage 3 does not work with tensor_parallel 4 | write zero_stage: 0 or 1 or 2",
+        ),
         (
             SEQUENCE,
             {"train": {"model": {"model_type": "qwen2", "use_sliding_window": True}, "tokenizer": "bytes"}},
