@@ -99,7 +99,9 @@ def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
         return (name,) if section == ["train"] and name in Spec.model_fields else None
     if name in TOOLS:
         return ("forward", name)
-    return ("matrix", name) if name in ("include", "exclude") else field_path(our_name(name))
+    if name in ("include", "exclude"):
+        return ("matrix", name)
+    return (ours,) if (ours := our_name(name)) in Spec.model_fields else field_path(ours)
 
 
 def existing(place: FieldPath, data: Any) -> FieldPath:

@@ -76,7 +76,6 @@ def test_a_combination_that_cannot_be_trained_is_drawn_again(tmp_path: Path) -> 
         (f"{{parameters: {{{LR}}}, halving: {{from: 3, to: 9}}, objective: [loss, speed]}}", "", "single objective"),
         (f"{{parameters: {{{LR}}}}}", "matrix: {seq_len: [8, 16]}\n", "stands beside `search`"),
         (f"{{parameters: {{{LR}}}}}", "repeats: 3\n", "search.confirm.repeats"),
-        (f"{{parameters: {{{LR}}}}}", "screen: {steps: 9}\n", "`halving` stops weak trials early"),
         (f"{{parameters: {{{LR}, train.steps: {{int: [1, 9]}}}}, halving: {{from: 3, to: 9}}}}", "", "search.halving"),
     ],
 )

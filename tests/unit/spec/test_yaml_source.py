@@ -61,14 +61,14 @@ def test_anchors_and_merges() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a:\n\tb: 1\n", 2, "a tab cannot indent a line"),
+        ("a:\n\tb: 1\n", 2, "cannot start any token"),
         ("b:\n  c: 1\n  c: 2\n", 3, "the key c is given twice"),
         ("a: [1, 2\nb: 3\n", 2, "expected ',' or '\\]'"),
         ("a: 'open\n", 2, "unexpected end of stream"),
         ("- 1\n- 2\n", 1, "expected fields"),
         ("", 1, "the file is empty"),
         ("a: 1\n---\nb: 2\n", 2, "another document"),
-        ("a: \x07\n", 1, "control character"),
+        ("a: \x07\n", 1, "unacceptable character"),
         ("? [1]\n: 2\n", 1, "a key must be text"),
         ("a: !!int abc\n", 1, "invalid literal"),
         ("a: &a {<<: *a}\n", 1, "not valid YAML"),
