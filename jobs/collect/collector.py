@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dscampaign.files.private_files import open_private, open_regular
-from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .formats import LOSSES, MAX_STEP, Line
@@ -53,12 +54,14 @@ class Collector:
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
         self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
+        accumulates, earlier = (payload.accumulation or 1) > 1, partial(_first_epoch, payload)
+        form = CommonForms(payload.target_step, accumulates=accumulates, earlier=earlier)
         self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (
             [Printed(paths.logs, Patterns(payload.metrics))]
             if payload.metrics
             else [
-                Printed(paths.logs, CommonForms(payload.target_step, accumulates=(payload.accumulation or 1) > 1)),
+                Printed(paths.logs, form),
                 TensorBoard(places, pid, since_s),
                 TrainerState(places, before=Places(payload, 0.0)),
             ]
@@ -182,6 +185,17 @@ class Collector:
     def _tell(self, message: str, **facts: str | float) -> None:
         event = {"event": "metrics_source", "ts": time.time(), "message": message[:MAX_MESSAGE], **facts}
         self._spool.append([event])
+
+
+def _first_epoch(payload: Payload) -> int | None:
+    """Return the number of the run's first epoch in the output of an earlier attempt; None if it has none."""
+    for generation in range(1, payload.generation):
+        form = CommonForms(payload.target_step)
+        with suppress(OSError):
+            Printed(RunPaths(Path(payload.run_dir)).attempt(generation).logs, form).read()
+        if form.first_epoch is not None:
+            return form.first_epoch
+    return None
 
 
 class _Spool:

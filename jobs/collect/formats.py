@@ -294,9 +294,8 @@ def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None
         if len(reads) > 1:  # as in `loss 2.0 at step 9, best at step 5`
             return None
         for step, total in reads.items():
-            over_all = form.over_all or (form.counts and total == run_steps)
             iteration = form.pattern is _ITERATION
-            return Reading({"step": step}, text, total, None if over_all else epoch, form.counts, bar, iteration)
+            return Reading({"step": step}, text, total, None if form.over_all else epoch, form.counts, bar, iteration)
     return None
 
 

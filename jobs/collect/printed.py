@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .formats import (
     LOSS,
+    LOSSES,
     Line,
     Reading,
     epoch_alone,
@@ -116,20 +118,37 @@ class Patterns:
 
 
 class CommonForms:
-    """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars."""
+    """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars.
 
-    def __init__(self, run_steps: int | None = None, *, accumulates: bool = False) -> None:
+    Args:
+        run_steps: number of steps of the whole run.
+        accumulates: whether a step has several batches.
+        earlier: returns the `first_epoch` of the output of earlier attempts.
+
+    Attributes:
+        first_epoch: number of the run's first epoch, 0 or 1; None while unknown.
+    """
+
+    def __init__(
+        self,
+        run_steps: int | None = None,
+        *,
+        accumulates: bool = False,
+        earlier: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self.description = ""
-        self._run_steps, self._accumulates = run_steps, accumulates
+        self.first_epoch: int | None = None
+        self._run_steps, self._accumulates, self._earlier = run_steps, accumulates, cache(earlier)
         self._waiting: list[Line] = []
         self._total = 0
         self._epoch: int | None = None
-        self._of_epochs = (0, 0)
+        self._of_epochs = (-1, -1)
         self._heading: Reading | None = None
         self._turn: list[Reading] = []
         self._before_turn: bool | None = None
         self._in_parts = False
-        self._epochs = _Epochs()
+        self._epochs = _Epochs(accumulates=accumulates)
+        self._held_out: float | None = None
         self._newest: Reading | None = None
         self._mean: list[Reading] = []
         self._stepless: list[Reading] = []
@@ -139,7 +158,7 @@ class CommonForms:
     def remarks(self) -> list[str]:
         """Return the kinds of lines that are not read, each with an example."""
         remarks = {
-            "the script seems to count steps anew in each epoch, of unknown length: for example "
+            "the script seems to count steps anew in each epoch, of unknown length or in micro-batches: for example "
             "{} are not read. Let it print the step of the whole training": self._epochs.refused,
             "several validation losses between two steps are not read: for example {}": self._doubtful,
         }
@@ -210,7 +229,8 @@ class CommonForms:
 
     def _line(self, text: str) -> Reading | None:
         if not text[:1].isspace():
-            self._heading = read_heading(text, self._run_steps)
+            heading = read_heading(text, self._run_steps)
+            self._heading = heading and self._over_all(heading)
         elif self._heading and (values := read_values(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
         read = read_line(text, self._run_steps, self._epoch) if LOSS.search(text) else None
@@ -219,16 +239,40 @@ class CommonForms:
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
             return None if self._accumulates or read.step > (self._run_steps or 0) else read
+        if read and read.line.keys() >= LOSSES:
+            before, self._held_out = self._held_out, read.line["eval_loss"]
+            if self._held_out == before:  # Lightning's bar and NeMo show that of an earlier step
+                del read.line["eval_loss"]
         return read and self._over_all(read)
 
     def _over_all(self, read: Reading) -> Reading:
         """Count a step over all epochs if their number, beside that of an epoch's steps, makes the run's steps."""
-        epoch, last = self._of_epochs
-        first = {last * read.total: 1, (last + 1) * read.total: 0}.get(self._run_steps or 0)  # from 1, or from 0
-        if read.epoch == epoch and last and first is not None:
+        if read.epoch is None:
+            return read
+        self._learn_first(read.epoch)
+        epoch, last = self._of_epochs if self._of_epochs[0] == read.epoch else (-1, -1)
+        first = None
+        if self._run_steps == (last + 1) * read.total:
+            first = 0
+        elif self._run_steps == last * read.total:
+            first = 1 if epoch == last else self.first_epoch
+        if first is not None:
             read.line["step"] += (epoch - first) * read.total
+        if first is not None or (read.total == self._run_steps and self._counts_all(read, last)):
             read.epoch = None
         return read
+
+    def _learn_first(self, epoch: int) -> None:
+        """Learn the number of the first epoch, which an attempt that resumes does not print."""
+        if self.first_epoch is None and epoch:
+            self.first_epoch = self._earlier()
+        if self.first_epoch is None and epoch <= 1:
+            self.first_epoch = epoch
+        self._epochs.first = self.first_epoch
+
+    def _counts_all(self, read: Reading, epochs: int) -> bool:
+        """Return whether a count of as many as the run's steps is of steps of all epochs: a batch may be less."""
+        return not self._accumulates if read.counts else epochs <= 1
 
     def _turned(self, read: Reading) -> bool:
         """Count the step of a bar that gets its loss before it turns: the first loss of all stands at 0."""
@@ -271,28 +315,33 @@ class _Epochs:
     steps is unknown: if steps turn out to begin again, none is taken, for a run that seems to end with the loss of its
     first epoch is worse than one without losses. So do lines of an attempt that resumes in a later epoch.
 
+    Counts that begin again may be of micro-batches if gradients are accumulated: none is taken.
+
     Attributes:
+        first: the number of the run's first epoch, None while unknown.
         refused: an example of the lines that are not taken, "" if all are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, accumulates: bool) -> None:
+        self.first: int | None = None
         self.refused = ""
+        self._accumulates = accumulates
         self._anew: bool | None = None
         self._held: list[Reading] = []
-        self._first, self._total, self._example, self._farthest = -1, 0, "", -1
+        self._begun, self._total, self._example, self._farthest = -1, 0, "", -1
 
     def take(self, reading: Reading) -> list[Reading]:
         """Return the readings that are settled by now."""
         if reading.epoch is None:
             return [reading]
-        if self._first < 0:
-            self._first, self._total, self._example = reading.epoch, reading.total, reading.text.strip()
-        if reading.counts and self._first <= 1:
+        if self._begun < 0:
+            self._begun, self._total, self._example = reading.epoch, reading.total, reading.text.strip()
+        if reading.counts and self.first is not None and not self._accumulates:
             self._anew = True
         if self._anew is None:
-            self._decide(reading.epoch - self._first, reading.step)
+            self._decide(reading.epoch - self._begun, reading.step)
         if self._anew is None and not self.refused:
-            if reading.epoch == self._first <= 1 and reading.total:
+            if reading.epoch == self.first and reading.total and not self._accumulates:
                 return [reading]
             self._held = [*self._held, reading][:WAITING_EPOCHS]
             return []
@@ -302,7 +351,8 @@ class _Epochs:
     def finish(self) -> list[Reading]:
         """Return the readings that still wait: right if theirs is the first epoch of all, and the last."""
         held, self._held = self._held, []
-        if not held or (self._first <= 1 and all(reading.epoch == self._first for reading in held)):
+        certain = not (self._accumulates and any(reading.counts for reading in held))
+        if not held or (certain and all(reading.epoch == self.first for reading in held)):
             return held
         self.refused = self._example
         return []
@@ -315,13 +365,13 @@ class _Epochs:
             self._anew = False
         elif step < self._farthest or epochs > 1:
             self._anew = True
-            if not (self._total and self._first <= 1):
+            if self._accumulates or not self._total or self.first is None:
                 self.refused = self._example
 
     def _is_counted(self, reading: Reading) -> bool:
         if not self._anew:
             return True
-        reading.line["step"] += ((reading.epoch or 0) - self._first) * self._total
+        reading.line["step"] += ((reading.epoch or 0) - (self.first or 0)) * self._total
         return reading.total == self._total and not self.refused
 
 

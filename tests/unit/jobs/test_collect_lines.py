@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.collect.formats import Line
 from dscampaign.jobs.collect.printed import CommonForms
+from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.tests.unit.jobs.test_collect import Looked, read
 
 MEGATRON = (
@@ -277,6 +280,45 @@ def test_steps_that_cannot_be_counted_on_are_not_taken_and_that_is_said(tmp_path
         assert (taken, len(remarks)) == ([], 1)
     once_each = [(1, 100), (2, 100)]
     assert epochs(tmp_path, "Epoch {epoch}, step {step}: loss {loss}\n", once_each)[0] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Epoch [{e}/3], Batch {b}/4, loss {l}\n", "Epoch {e}/3:  9%|# | {b}/4 [00:01, loss={l}]\r"]
+)
+def test_counts_of_epochs_are_steps_of_the_run_only_if_that_is_certain(tmp_path: Path, text: str) -> None:
+    points = [(epoch, batch) for epoch in range(3) for batch in (1, 2, 3, 4)]
+
+    def taken(begin: int, first: int, form: CommonForms) -> list[float]:
+        printed = (text.format(e=epoch + first, b=batch, l=epoch * 4 + batch) for epoch, batch in points[begin:])
+        lines = read("".join(printed), form, tmp_path)
+        assert form.remarks or all(line["loss"] == line["step"] for line in lines)
+        return [line["step"] for line in lines]
+
+    for first in (0, 1):
+        assert taken(0, first, CommonForms(12)) == list(range(1, 13))
+        for begin in (6, 10):  # an attempt that resumes
+            assert taken(begin, first, CommonForms(12, earlier=lambda: first)) == list(range(begin + 1, 13))  # noqa: B023
+        for steps in (4, 6):  # micro-batches, after an out-of-memory
+            assert taken(0, first, CommonForms(steps, accumulates=True)) == []
+        assert taken(0, first, CommonForms(12, accumulates=True)) == list(range(1, 13))
+
+
+def test_a_resumed_attempt_learns_the_first_epoch_from_an_earlier_one(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    looked.print("Epoch 0/3, Batch 1/4, loss 9\n")
+    payload = replace(looked.attempt.payload, generation=2, target_step=12)
+    later = RunPaths(Path(payload.run_dir)).attempt(2)
+    later.logs.mkdir(parents=True)
+    (later.logs / "1_rank0.log").write_text("Epoch 1/3, Batch 2/4, loss 2.5\n")
+    Collector(payload, later, lambda: None).finish()
+    assert [json.loads(line).get("step") for line in later.metrics.read_text().splitlines()] == [None, 6]
+
+
+def test_a_held_out_loss_that_is_shown_again_is_of_its_own_step(tmp_path: Path) -> None:
+    shown = "".join(f"step {step}: loss {9 - step}, val_loss: {5 - step // 3}\n" for step in range(1, 7))
+    lines = read(shown, CommonForms(6), tmp_path)
+    assert [line["step"] for line in lines if "eval_loss" in line] == [1, 3, 6]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_event_says_once_that_lines_are_not_read(tmp_path: Path) -> None:
