@@ -48,8 +48,7 @@ BEGIN: Final = "campaign_begin"
 def parse_url(text: str) -> URL:
     """Read a store's address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
-    Raises:
-        StoreError: It is neither, or it has an `@` that may belong to a password.
+    Raises StoreError: it is neither, or it has an `@` that may belong to a password.
     """
     url = _parsed(text)
     if url is None:
@@ -131,10 +130,7 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
 
     SQLite 3.7.0 to 3.51.2 can corrupt a database when one connection writes while another, right after its commit,
     moves the log back into the file. BEGIN IMMEDIATE does not cover that moment; a lock held until the commit has
-    returned does.
-
-    Raises:
-        StoreBusy: another writer held it for all that time.
+    returned does. Raises StoreBusy: another writer held it for all that time.
     """
     path = Path(f"{url.database}-writer")
     fd = open_private(path, os.O_RDWR | os.O_CREAT, closed=True)

@@ -38,10 +38,8 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
     """Renew a lease, and make this transaction depend on it: nobody can take it over before the transaction ends.
 
-    A lease that has run out but that nobody took is still good: there is no other leader to collide with.
-
-    Raises:
-        StaleLease: another holder took the lease.
+    A lease that has run out but that nobody took is still good: there is no other leader to collide with. Raises
+    StaleLease: another holder took the lease.
     """
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:

@@ -29,8 +29,7 @@ def read_only(path: Path) -> ReadOnlyFile | None:
     Returns:
         None if the file may be written, or does not exist.
 
-    Raises:
-        StoreError: it is a folder, or this user may not even look.
+    Raises StoreError: it is a folder, or this user may not even look.
     """
     try:
         if not path.exists():

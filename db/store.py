@@ -269,9 +269,8 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
     Returns:
         The store's objection to the part, of which nothing is left then; None once it is written.
 
-    Raises:
-        Exception: not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a file
-            cannot be read.
+    Raises Exception: not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a file
+    cannot be read.
     """
     driver = conn.dialect.loaded_dbapi
     try:

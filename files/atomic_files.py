@@ -61,9 +61,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def load_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in ``path``; None if the file does not exist.
 
-    Raises:
-        ValueError: it holds something else.
-        OSError: it cannot be read, or is no regular file.
+    Raises ValueError: it holds something else; OSError: it cannot be read, or is no regular file.
     """
     try:
         with open_regular(path) as file:

@@ -63,8 +63,7 @@ def walk(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> Iterator[Plac
         root: a folder of ours; a link at its own place is followed.
         at: names that lead to the one place that is wanted, with all in it; all if empty.
 
-    Raises:
-        OSError: a folder cannot be read.
+    Raises OSError: a folder cannot be read.
     """
     with _opened(root) as descriptor:
         yield from _below(descriptor, _mount(descriptor), root, (), part_of, at)

@@ -50,9 +50,7 @@ def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
         root: `path`, which is the default, or a folder above it. Everything below the root, `path` included, must
             belong to this user. The root and the folders above may also belong to root, or be public and sticky.
 
-    Raises:
-        OSError: a place on the way cannot be looked at.
-        ValueError: `root` is not above `path`.
+    Raises OSError: a place on the way cannot be looked at; ValueError: `root` is not above `path`.
     """
     if root is not None and not path.is_relative_to(root):
         raise ValueError(f"{root} is not above {path}")
@@ -67,9 +65,7 @@ def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
 def distrust_tree(folder: Path, root: Path) -> Distrusted | None:
     """Check a folder with all its content, as `distrust`; targets of this user's symbolic links are not followed.
 
-    Raises:
-        OSError: a place cannot be looked at.
-        ValueError: `root` is not above `folder`.
+    Raises OSError: a place cannot be looked at; ValueError: `root` is not above `folder`.
     """
     if doubt := distrust(folder, root):
         return doubt

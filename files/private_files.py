@@ -26,9 +26,7 @@ _OF_ONE_FILE: Final = frozenset(
 def open_regular(path: Path) -> FileIO:
     """Open a file to read its bytes, without a buffer.
 
-    Raises:
-        FileNotFoundError: it does not exist.
-        OSError: it cannot be opened, or is a folder, a pipe or a device.
+    Raises FileNotFoundError: it does not exist; OSError: it cannot be opened, or is a folder, a pipe or a device.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -77,8 +75,7 @@ def make_folder(folder: Path, *, closed: bool = False) -> None:
         folder: its parent exists.
         closed: for the user alone in any case.
 
-    Raises:
-        OSError: it cannot be made, or is something else.
+    Raises OSError: it cannot be made, or is something else.
     """
     try:
         folder.mkdir(0o700)  # below a default list this is what makes its entries of no effect
@@ -102,11 +99,8 @@ def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
     """Make a folder, and missing ones between it and ``base``, each as `make_folder` does.
 
     A shared folder that is away leaves an empty mount point, and files that are created there are lost to everyone
-    else: so ``base`` is never created.
-
-    Raises:
-        FileNotFoundError: ``base`` does not exist.
-        ValueError: ``folder`` is not below ``base``.
+    else: so ``base`` is never created. Raises FileNotFoundError: ``base`` does not exist; ValueError: ``folder`` is not
+    below ``base``.
     """
     place = base
     for name in folder.relative_to(base).parts:

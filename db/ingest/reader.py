@@ -31,8 +31,7 @@ def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
         None if there is no file. The size is the present one: opening a file makes a network file system ask for it
         again.
 
-    Raises:
-        OSError: it cannot be read, or is no regular file.
+    Raises OSError: it cannot be read, or is no regular file.
     """
     before = min(offset, 1)  # the byte that tells whether a line begins here
     try:
@@ -52,8 +51,7 @@ def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
 def within_line(path: Path, offset: int, longest: int) -> bool:
     """Return whether an offset lies within a line that was not given up: the part before it is shorter than `longest`.
 
-    Raises:
-        OSError: It cannot be read, or is no regular file.
+    Raises OSError: it cannot be read, or is no regular file.
     """
     start = max(offset - longest, 0)
     with open_regular(path) as file:

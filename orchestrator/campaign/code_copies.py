@@ -57,8 +57,7 @@ class CodeCopies:
     def of(self, config: RunConfig) -> Code:
         """Return the code of a run with this configuration.
 
-        Raises:
-            UserError: it cannot be copied, or others may write it.
+        Raises UserError: it cannot be copied, or others may write it.
         """
         if config.command is None:
             return Code("")

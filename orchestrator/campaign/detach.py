@@ -52,9 +52,7 @@ def runs_as_job(store: Store, campaign: CampaignRow) -> bool:
 def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
     """Start the reconciler of the store, unless there is one; return it.
 
-    Raises:
-        UserError: Slurm takes no job for it.
-        Unreachable: Slurm did not respond.
+    Raises UserError: slurm takes no job for it; Unreachable: slurm did not respond.
     """
     as_job, me, gone, began_s = runs_as_job(store, campaign), LeaseHolder.me(), frozenset[str](), time.monotonic()
     while True:

@@ -93,8 +93,7 @@ class _Death:
 def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     """Judge the evidence of files and Slurm.
 
-    Raises:
-        UserError: A path is missing or cannot be read, or a folder holds no logs.
+    Raises UserError: a path is missing or cannot be read, or a folder holds no logs.
     """
     evidence = gather(paths)
     death, view = _first_death(evidence), job.view if job and job.view.terminal else None

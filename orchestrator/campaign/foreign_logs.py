@@ -116,8 +116,7 @@ def files_of(job: OneJob) -> list[Path]:
 def gather(paths: Sequence[Path]) -> Seen:
     """Read logs, folders of logs and folders of attempts.
 
-    Raises:
-        UserError: One is missing, cannot be read, or holds no logs.
+    Raises UserError: one is missing, cannot be read, or holds no logs.
     """
     evidence, logs = Seen(), []
     for path in paths:

@@ -71,9 +71,8 @@ def promote(
         out: the path of the spec, in the folder of the campaign's.
         step_s: measured seconds of a step of the condition.
 
-    Raises:
-        SpecError: the result is no valid spec.
-        UserError: the campaign's spec no longer has the condition, or is in another folder.
+    Raises SpecError: the result is no valid spec; UserError: the campaign's spec no longer has the condition, or is in
+    another folder.
     """
     folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
     if out.parent.resolve() != folder.resolve():  # relative paths would lead elsewhere

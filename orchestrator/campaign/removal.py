@@ -135,11 +135,9 @@ class Removal:
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
     """Return the effect of removing a campaign.
 
-    If its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left.
-
-    Raises:
-        UserError: it is not settled, or has an attempt that may have a job.
-        Unreachable: its folder is away, or it is unknown whether a job is left.
+    If its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left. Raises
+    UserError: it is not settled, or has an attempt that may have a job; Unreachable: its folder is away, or it is
+    unknown whether a job is left.
     """
     with store.read() as conn:
         fresh = queries.campaign_by_id(conn, campaign.id) or campaign

@@ -99,8 +99,7 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
     """Delete files that are still garbage, of each campaign under its lease; return the deleted files.
 
-    Raises:
-        StoreReadOnly: the store is not this user's to write.
+    Raises StoreReadOnly: the store is not this user's to write.
     """
     store.check_writable()
     paths = {item.path for item in garbage.items}
@@ -234,8 +233,7 @@ def thinnings(
 ) -> tuple[Thinning, ...]:
     """Return the campaigns to thin, by the spec of each unless the arguments differ.
 
-    Raises:
-        UserError: none of them has a rule.
+    Raises UserError: none of them has a rule.
     """
     wanted = []
     for campaign in campaigns:

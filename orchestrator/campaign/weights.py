@@ -73,9 +73,7 @@ class WrittenWeights(NamedTuple):
 def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:
     """Select the checkpoint; reads manifests alone.
 
-    Raises:
-        UserError: there is none, or none that this can read.
-        Unreachable: the campaign's folder is away.
+    Raises UserError: there is none, or none that this can read; Unreachable: the campaign's folder is away.
     """
     config = run_config(run)
     require_readable(run.name, config)
@@ -128,8 +126,7 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
         config: has the number of checkpoints that stay.
         complete: checkpoints on the shared folder, newest first.
 
-    Raises:
-        UserError: there is none.
+    Raises UserError: there is none.
     """
     if not complete:
         hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
@@ -152,8 +149,7 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
 def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     """Read the whole checkpoint and write the folder ``out``, which then holds all or is as it was.
 
-    Raises:
-        UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code fails.
+    Raises UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code fails.
     """
     require_free(out)
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"

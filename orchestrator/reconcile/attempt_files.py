@@ -31,10 +31,8 @@ LOG_BYTES = 1 << 20
 def take_claim(row: AttemptRow) -> bool:
     """Take an attempt's claim for the reconciler; return False if a job was faster.
 
-    A claim of another submission keeps the jobs of this one from beginning just as well.
-
-    Raises:
-        OSError: the shared folder takes no files.
+    A claim of another submission keeps the jobs of this one from beginning just as well. Raises OSError: the shared
+    folder takes no files.
     """
     files, own = attempt_paths(row), asdict(Identity.of(row))
     if files.claim.exists():

@@ -39,8 +39,7 @@ class FolderId(NamedTuple):
 def run_folders(paths: CampaignPaths) -> set[str]:
     """Return the names of the runs that have a folder; a shared folder may show a new one only after a while.
 
-    Raises:
-        OSError: it cannot be read.
+    Raises OSError: it cannot be read.
     """
     try:
         return {entry.name for entry in os.scandir(paths.runs)}
@@ -62,9 +61,7 @@ def require_free(paths: CampaignPaths, store: str = "", *, recorded: bool = Fals
         store: its URL without a password.
         recorded: whether a damaged marker in it is the campaign's own.
 
-    Raises:
-        UserError: it holds other files, or another campaign.
-        OSError: it cannot be read.
+    Raises UserError: it holds other files, or another campaign; OSError: it cannot be read.
     """
     folder = paths.dir
     if not os.path.lexists(folder):
@@ -118,9 +115,7 @@ class CampaignFolder:
             store: as of `require_free`; the marker keeps it.
             recorded: the store had recorded it before, so a damaged marker is its own.
 
-        Raises:
-            UserError: the folder holds other files.
-            Unreachable: it cannot be written.
+        Raises UserError: the folder holds other files; Unreachable: it cannot be written.
         """
         try:
             require_free(self.paths, store, recorded=recorded)
@@ -134,8 +129,7 @@ class CampaignFolder:
     def require(self) -> FolderId:
         """Make sure that the folder is here, write nothing, and return its id.
 
-        Raises:
-            Unreachable: the folder is not here, is another campaign's, or cannot be read.
+        Raises Unreachable: the folder is not here, is another campaign's, or cannot be read.
         """
         try:
             info = self.paths.dir.stat()
@@ -149,11 +143,7 @@ class CampaignFolder:
         return FolderId(info.st_dev, info.st_ino)
 
     def complete(self) -> None:
-        """Add missing parts of a folder that is here.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Add missing parts of a folder that is here. Raises OSError: it cannot be written."""
         self._make_folders()
         if not self._is_marked():
             self._mark()
@@ -161,11 +151,8 @@ class CampaignFolder:
     def require_or_begin_anew(self) -> None:
         """As `require`, for a campaign that its user submits again.
 
-        An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew.
-
-        Raises:
-            UserError: the folder holds other files.
-            Unreachable: as of `require`, or it cannot be written.
+        An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew. Raises
+        UserError: the folder holds other files; Unreachable: as of `require`, or it cannot be written.
         """
         if self.paths.dir.is_dir() and not self._is_marked() and not self._is_another:
             if self._is_damaged and self.paths.batches.is_dir():

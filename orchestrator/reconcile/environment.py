@@ -77,10 +77,8 @@ def note_cluster(folder: Path, executor: Executor) -> None:
 def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: Executor) -> None:
     """Make sure that arrays with missing jobs were submitted to the cluster that was asked.
 
-    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs.
-
-    Raises:
-        Unreachable: They were not, or this cluster has no name.
+    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs. Raises
+    Unreachable: they were not, or this cluster has no name.
     """
     for token in tokens:
         file = cluster_file(paths.batch(token))

@@ -113,9 +113,7 @@ class Recollection:
     def recall(self, writer: FencedWriter) -> Recalled:
         """Record the attempts that the store has forgotten.
 
-        Raises:
-            OSError: the folder cannot be read or written.
-            StoreUnreachable, StaleLease: as of any write.
+        Raises OSError: the folder cannot be read or written; StoreUnreachable, StaleLease: as of any write.
         """
         names = self._names()
         with writer.store.read() as conn:
