@@ -30,10 +30,7 @@ from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
-    """Carry out the actions as far as possible; return the failures for now: the next pass decides again.
-
-    Raises StaleLease if another reconciler has taken over; nothing more was done.
-    """
+    """Carry out the actions as far as possible; return the failures for now. Raises StaleLease."""
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either

@@ -1,6 +1,6 @@
 """The files of an attempt: its claim, and the records that agents leave in its folder.
 
-A job takes the claim before it begins an attempt; the reconciler takes it so that no job can begin one that is over.
+A job takes the claim before it begins an attempt; the reconciler, so that no job can begin an attempt that is over.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ LOG_BYTES = 1 << 20
 def take_claim(row: AttemptRow) -> bool:
     """Take an attempt's claim for the reconciler; return False if a job was faster.
 
-    A claim of another submission keeps the jobs of this one from beginning just as well. Raises OSError: the shared
-    folder takes no files.
+    A claim of another submission keeps the jobs of this one from beginning just as well.
     """
     files, own = attempt_paths(row), asdict(Identity.of(row))
     if files.claim.exists():
@@ -58,10 +57,7 @@ def is_claimed(row: AttemptRow) -> bool:
 
 
 def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
-    """Return a job's claim, empty if it cannot be read; None for none.
-
-    The reconciler may have taken it and died before recording that.
-    """
+    """Return a job's claim, empty if it cannot be read; None for none, or the reconciler's own."""
     claim = read_json(files.claim)
     if claim is None:
         return {} if files.claim.exists() else None

@@ -1,8 +1,7 @@
 """The ended attempts of a run, as the retry policy sees them, and their evidence about nodes. Pure.
 
-A failure counts as a strike against its node, for all runs of the campaign: a certain hardware fault excludes the node
-at once, a suspected one the second time. Strikes expire, and at most a quarter of the cluster is excluded: beyond that
-the nodes are not to blame.
+A failure is a strike against its node, for all runs of the campaign. A certain hardware fault excludes the node at
+once, a suspected fault the second time. Strikes expire, and at most a quarter of the cluster is excluded.
 """
 
 from __future__ import annotations
@@ -99,8 +98,6 @@ def attempt_history(ended: Sequence[EndedAttempt], run: RunRow) -> list[EndedAtt
 
 def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
-
-    One that its job gave back is as if it had not been.
 
     A success counts no more once the built-in training has more steps.
     """

@@ -1,7 +1,6 @@
-"""The folder of a campaign, which carries a marker: an absent file means something only in a folder that is present.
+"""The folder of a campaign, which carries a marker: a shared folder that is not mounted looks like an empty one.
 
-A shared folder that is not mounted looks like an empty one: no attempt has left an outcome, no checkpoint is saved, no
-claim is taken. So nothing is concluded from a folder without the marker, and nothing is created in its place.
+Without the marker, nothing is concluded from absent files, and nothing is created.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class FolderId(NamedTuple):
 
 
 def run_folders(paths: CampaignPaths) -> set[str]:
-    """Return the names of the runs that have a folder; a shared folder may show a new one only after a while.
-
-    Raises OSError: it cannot be read.
-    """
+    """Return the names of the runs that have a folder; a shared folder may show a new one only after a while."""
     try:
         return {entry.name for entry in os.scandir(paths.runs)}
     except FileNotFoundError:  # an older version made it later
@@ -53,15 +49,10 @@ def run_folder(row: AttemptRow) -> str:
 
 
 def require_free(paths: CampaignPaths, store: str = "", *, recorded: bool = False) -> None:
-    """Make sure that a campaign's folder holds nothing but the files of `create`, and runs by hand.
+    """Raise UserError if a campaign's folder holds more than the files of `create`, and runs by hand.
 
-    A folder that this very store has made and forgotten stays its own, with all its files: see `recall`.
-
-    Args:
-        store: its URL without a password.
-        recorded: whether a damaged marker in it is the campaign's own.
-
-    Raises UserError: it holds other files, or another campaign; OSError: it cannot be read.
+    A folder that this very store (its URL without a password) has made and forgotten stays its own: see `recall`. So
+    does a damaged marker if the campaign is `recorded`.
     """
     folder = paths.dir
     if not os.path.lexists(folder):
@@ -109,11 +100,7 @@ class CampaignFolder:
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
     def create(self, store: str = "", *, recorded: bool = False) -> None:
-        """Make the folder of a campaign that is being recorded for the first time.
-
-        Args:
-            store: as of `require_free`; the marker keeps it.
-            recorded: the store had recorded it before, so a damaged marker is its own.
+        """Make the folder of a campaign that is being recorded; arguments as of `require_free`.
 
         Raises UserError: the folder holds other files; Unreachable: it cannot be written.
         """
@@ -127,7 +114,7 @@ class CampaignFolder:
             raise storage.unwritable(exc) from exc
 
     def require(self) -> FolderId:
-        """Make sure that the folder is here, write nothing, and return its id.
+        """Return the id of the folder, and write nothing.
 
         Raises Unreachable: the folder is not here, is another campaign's, or cannot be read.
         """
@@ -143,7 +130,7 @@ class CampaignFolder:
         return FolderId(info.st_dev, info.st_ino)
 
     def complete(self) -> None:
-        """Add missing parts of a folder that is here. Raises OSError: it cannot be written."""
+        """Add missing parts of a folder that is here."""
         self._make_folders()
         if not self._is_marked():
             self._mark()
@@ -151,8 +138,7 @@ class CampaignFolder:
     def require_or_begin_anew(self) -> None:
         """As `require`, for a campaign that its user submits again.
 
-        An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew. Raises
-        UserError: the folder holds other files; Unreachable: as of `require`, or it cannot be written.
+        An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew.
         """
         if self.paths.dir.is_dir() and not self._is_marked() and not self._is_another:
             if self._is_damaged and self.paths.batches.is_dir():

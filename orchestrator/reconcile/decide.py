@@ -1,8 +1,7 @@
 """Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but those in the snapshot.
 
-For every run: first the state of its newest attempt (`attempt_state`), then, if no attempt is active, the next one
-(`retry_policy`). Both happen in one pass: the next attempt is submitted in the pass that sees the last end. Between
-them comes everything that runs share: bad nodes, limits of the campaign, a full disk.
+For every run: first the state of its newest attempt (`attempt_state`), then, if it has ended, the next one
+(`retry_policy`), in the same pass. Between them comes everything that runs share: bad nodes, limits, a full disk.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A run, and the changes of its newest attempt."""
-
     view: RunView
     found: tuple[Action, ...]
     history: list[EndedAttempt] | None  # the ended attempts that count, None while one is active
@@ -47,8 +44,7 @@ class _Seen:
 def decide(snapshot: Snapshot) -> list[Action]:
     """Return the actions of this pass, run by run, in an order that is safe to carry out.
 
-    Trials come first, and all first repeats before any second one, so that drift of a machine affects all conditions
-    alike.
+    Trials come first, and all first repeats before any second: drift of a machine affects all conditions alike.
     """
     observed, broken = _each(
         sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot

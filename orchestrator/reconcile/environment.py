@@ -40,9 +40,7 @@ class Environments:
     ) -> tuple[Sequence[Action], list[Unreachable]]:
         """Return the actions that need nothing that is away, and errors about the rest.
 
-        Args:
-            configs: of runs, whether they are about to start or not.
-            workdir: the folder in which they start, if it is away.
+        `configs` are those of all runs that were read; `workdir` is the folder in which they start, if it is away.
         """
         self._seen |= {config.python for config in configs if config.python and _is_here(config.python)}
         away: set[str] = set()
@@ -75,10 +73,9 @@ def note_cluster(folder: Path, executor: Executor) -> None:
 
 
 def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: Executor) -> None:
-    """Make sure that arrays with missing jobs were submitted to the cluster that was asked.
+    """Raise Unreachable if arrays with missing jobs were submitted to another cluster than this host's.
 
-    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs. Raises
-    Unreachable: they were not, or this cluster has no name.
+    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs.
     """
     for token in tokens:
         file = cluster_file(paths.batch(token))

@@ -1,8 +1,7 @@
 """Forecast how long runs will take, by how long like runs took. Pure, but for `read_history`.
 
-A run takes the time until its steps go on evenly, its steps at the pace of the second half, evaluations and checkpoints
-included, and the time after its last step. Runs of the same condition know these best, then runs of earlier campaigns
-that did the same work, then those of the nearest conditions. Without any there is no forecast.
+A run takes the time until its steps go on evenly, its steps at the pace of the second half, and the time after its last
+step. Runs of the same condition know these best, then like runs of earlier campaigns, then the nearest conditions.
 """
 
 from __future__ import annotations
@@ -93,11 +92,9 @@ def step_time_s(pace: Pace) -> float | None:
 
 
 class History:
-    """The durations of runs, by which those of others are forecast.
+    """The durations of a campaign's runs, the newest last, by which those of others are forecast.
 
-    Args:
-        paces: of the campaign's runs, the newest last.
-        earlier: returns those of other campaigns, by `work_of` their configurations.
+    `earlier` returns those of other campaigns, by `work_of` their configurations.
     """
 
     def __init__(self, paces: Iterable[Pace], earlier: Callable[[], Mapping[str, Sequence[Pace]]] = dict) -> None:
@@ -118,13 +115,7 @@ class History:
     def forecast(
         self, params: Mapping[str, Any], config: Callable[[], Mapping[str, Any]], steps: int | None
     ) -> Forecast | None:
-        """Return the likely duration of a run; None if nothing is known.
-
-        Args:
-            params: the point of the matrix.
-            config: returns the configuration as the store keeps it.
-            steps: the number that it has to make; None if only the script knows.
-        """
+        """Return the likely duration of a run with so many `steps` (None: only the script knows them), or None."""
         if not (self._alike or self._earlier):
             return None
         key = _key(params), steps
@@ -190,11 +181,9 @@ def read_history(conn: Connection, campaign_id: int | None, without: Collection[
 
 
 def run_left_s(run: RunStatus, pace: Pace | None, like: Forecast | None, now_s: float) -> float | None:
-    """Return how long a running run will still take, at its own pace if it has one.
+    """Return how long a running run will still take, at the pace of its newest attempt if that is known.
 
-    Args:
-        pace: of its newest attempt.
-        like: the forecast for all steps that the attempt has to make.
+    `like` is the forecast for all steps that the attempt has to make.
     """
     if run.shown != RunState.RUNNING or pace is None:
         return None
@@ -245,9 +234,7 @@ def campaign_left_s(
 ) -> float | None:
     """Return how long a campaign will still take with as many runs at once as now; None if nobody knows.
 
-    Args:
-        left_s: by run id, how long running runs will still take.
-        waiting_s: how long those take that wait, each of which starts when another ends.
+    `left_s` is of running runs, by id; `waiting_s` of runs that wait, each of which starts when another ends.
     """
     unsettled = [run for run in runs if run.state in UNSETTLED_RUN and run.shown != CANCELLING]
     running = [left_s.get(run.run_id) for run in unsettled if run.state is RunState.RUNNING]

@@ -61,15 +61,8 @@ def hang(
 ) -> str | None:
     """Return why the attempt is taken to hang, or None.
 
-    It hangs when no rank of any node has moved for long, and all of them train. Nodes whose ranks leave no records do
-    not count; without any record, nothing is known.
-
-    Args:
-        heartbeats: the newest of each node of the attempt that has one.
-        p99_step_s: 99th percentile of the run's step time, in seconds.
-        steps_known: steps that it is taken from; below ``KNOWN_STEPS`` more patience is needed.
-        factor: how many of these without a step are too long; 0 never is.
-        floor_s: seconds that are never too long.
+    It hangs when no rank of any node has moved for `factor` steps (0: never), or `floor_s`, and all of them train.
+    Below ``KNOWN_STEPS`` of `steps_known` more patience is needed. Nodes whose ranks leave no records do not count.
     """
     idle_s = min((beat.idle_s for beat in heartbeats if beat.idle_s is not None), default=None)
     if idle_s is None or p99_step_s is None or not factor:
@@ -117,14 +110,7 @@ def _names(ranks: Sequence[_Placed]) -> str:
 
 
 def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, untimed: int) -> str:
-    """Return why an attempt is to end, "" for nothing.
-
-    Args:
-        lines: its newest metrics, the newest first.
-        start_step: its first step.
-        prune: the spec's bounds.
-        untimed: steps of each attempt whose times do not count.
-    """
+    """Return why an attempt is to end, by its newest metrics, newest first; `untimed` steps have no times."""
     losses = [(line.step, is_real(line.loss, line.grad_norm)) for line in lines if line.loss is not None][:LEAST_LOSSES]
     if prune.not_finite and len(losses) == LEAST_LOSSES and not any(real for _, real in losses):
         return f"the loss is not finite from step {losses[-1][0]:,} to step {losses[0][0]:,}"

@@ -1,10 +1,7 @@
 """The right to act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
 
-The store's clock decides when a lease expires. Another reconciler may then take it over, which refuses all further
-writes of the one before (`StaleLease`). The lease of a process that has died on this host is taken over at once.
-
-The work itself renews the lease, not a thread beside it: a pass may take as long as it needs, and one that hangs loses
-its lease.
+The store's clock decides when a lease expires; then another reconciler may take it, and all further writes of the one
+before are refused (`StaleLease`). The work itself renews the lease, not a thread: a pass that hangs loses it.
 """
 
 from __future__ import annotations
@@ -184,10 +181,7 @@ class FencedWriter:
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
-    """Take or renew the campaign's lease, also from a process that died without releasing it.
-
-    Raises LeaseHeld if another process has it.
-    """
+    """Take or renew the campaign's lease, also from a process that died. Raises LeaseHeld if another process has it."""
     name = lease_name(campaign.id)
     with store.write() as conn:
         _require_schema(conn)

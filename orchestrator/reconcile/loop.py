@@ -75,8 +75,6 @@ class _Before:
 
 @dataclass
 class _Drained:
-    """Results of the drains of a pass."""
-
     until_s: float  # when to leave the rest to the next pass, by this process's steady clock
     troubles: list[Unreachable] = field(default_factory=list)
     # ids of runs whose spools hold more: their ends are judged when all is read
@@ -107,9 +105,7 @@ class Pass:
 class Reconciler:
     """Brings one campaign to its desired state, pass by pass.
 
-    Args:
-        executor: Where attempts run; the default is that of the spec.
-        measure: Returns the figures of runs, for a search.
+    `executor` defaults to that of the spec; `measure` returns the figures of runs, for a search.
     """
 
     def __init__(
@@ -127,11 +123,8 @@ class Reconciler:
     def run_pass(self) -> Pass:
         """Make one pass.
 
-        Raises:
-            LeaseHeld: another reconciler is at work.
-            Unreachable: the shared folder, or this program's own environment, is away or cannot be read.
-            StoreUnreachable: the store did not respond; nothing is lost, the next pass continues.
-            StaleLease: another reconciler took over in the middle.
+        Raises LeaseHeld, StaleLease if another reconciler is at work or took over; Unreachable, StoreUnreachable if the
+        shared folder, the store or this program's own environment is away: nothing is lost, the next pass continues.
         """
         writer = take_lease(self._store, self._campaign, self._holder)
         try:
@@ -199,8 +192,8 @@ class Reconciler:
     ) -> Iterator[Pass | Exception]:
         """Make passes until everything is settled.
 
-        Yields errors and waits while another reconciler has the lease. Once a pass was possible, it does the same while
-        a store, a shared folder or an environment is away, and waits twice as long each time, a minute at most.
+        Yields errors and waits while another reconciler has the lease and, once a pass was possible, while a store, a
+        shared folder or an environment is away: twice as long each time, a minute at most.
         """
         has_run, away, poll_s = False, 0, poll_s or default_poll_s(self._campaign)
         while True:

@@ -1,8 +1,7 @@
 """Messages about a campaign: each event once, by processes that no pass waits for.
 
-A lease named after campaign, event and way is the claim to deliver a message, its epoch the number of tries. So two
-reconcilers never send one message both, and one whose sender died before it recorded the delivery is sent again.
-The store keeps neither the address nor its parts.
+A lease named after campaign, event and way is the claim to deliver a message, its epoch the number of tries: two
+reconcilers never both send it, and it is sent again if its sender died. The store keeps no part of the address.
 """
 
 from __future__ import annotations
@@ -185,7 +184,6 @@ def _deliver(
 
 
 def _run(subject: str, command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """Run a process that is given the text; return why it failed, or "", and its output."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

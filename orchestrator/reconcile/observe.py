@@ -89,10 +89,8 @@ def observe(
     """List the executor's jobs once, and read the folders of the attempts that may still run.
 
     Runs in the queue are looked at only if Slurm shows news of them, or `ledgers`, as of the pass before, have changed.
-
-    Returns the snapshot, and the error if the executor could not be reached, which the snapshot also shows. Goes
-    through the runs with `renewing`, which keeps the lease. Raises Unreachable if the shared folder cannot be read, or
-    the jobs are another cluster's.
+    Returns the snapshot, and the error if the executor could not be reached. `renewing` keeps the lease. Raises
+    Unreachable if the shared folder cannot be read, or the jobs are another cluster's.
     """
     active: list[AttemptRow | WaitingAttempt] = [*stored.active, *stored.waiting]
     listing = JobListing({}, False)

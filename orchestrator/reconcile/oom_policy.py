@@ -1,7 +1,7 @@
 """The micro-batch and the changes with which a run fits into memory. Pure.
 
-The global batch is never touched: a smaller micro-batch only grows the accumulation. Measurements of like runs (the
-ledger, see `memory.prediction`) decide where to begin and how far to go down; without them the micro-batch is halved.
+The global batch is never touched. Measurements of like runs (the ledger, see `memory.prediction`) decide where to begin
+and how far to go down; without them the micro-batch is halved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The shell and folder from which a campaign was submitted: every attempt gets the same, whoever submits it.
 
-An attempt inherits the environment of the process that submits it. Which of its variables matter, and are missing in
-this process, is decided by their names alone: no value is kept here. The agent records a hash of those that change the
-speed (`jobs/shared/variables.py`).
+Names of variables alone decide which of them matter, and are missing in this process: no value is kept.
 """
 
 from __future__ import annotations
@@ -64,11 +62,8 @@ def that_matter(
 ) -> list[str]:
     """Return the names in an environment that an attempt is likely to depend on.
 
-    Args:
-        environ: the names.
-        read: names that the code reads, by its text.
-        setup: the shell lines that run before the training: the variables that they use matter, those they set do not.
-        explicit: names that the spec itself sets.
+    `read` has the names that the code reads, by its text; `explicit` those that the spec sets. Variables that the shell
+    lines of `setup` use matter, those they set do not.
     """
     wanted = {*read, *_MENTIONED.findall(setup)}
     set_anyway = {*explicit, *_ASSIGNED.findall(setup), *(_BY_SLURM if on_slurm else ())}

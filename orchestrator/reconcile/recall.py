@@ -1,12 +1,9 @@
 """Attempts that the folder has and the store has not: the store was restored to an earlier state, or lost.
 
 Every submission is in the store before it leaves `batches/TOKEN` in the folder, so the store has forgotten any token
-that it lacks. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any other:
-by their job, claim and outcome, with their spools read from the beginning. Until then the run begins no other. Attempts
-of another experiment are not recorded. Their generations are passed over, so the next attempt fences them.
-
-A search adds runs after the spec was recorded, which such a store may lack as well. They are recorded first, from the
-parameters in their attempts' payloads: another result might have the search ask for other ones.
+that it lacks. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any other.
+Until then the run begins no other. Generations of another experiment's attempts are passed over, which fences them.
+Trials of a search are recorded first, from the parameters in their attempts' payloads.
 """
 
 from __future__ import annotations
@@ -86,8 +83,6 @@ class Recalled:
 
 @dataclass
 class _Found:
-    """The changes for forgotten attempts."""
-
     attempts: dict[int, tuple[RunRow, _Task]] = field(default_factory=dict)
     passed: list[tuple[RunRow, _Task]] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
@@ -104,17 +99,14 @@ class Recollection:
         self._unreadable = False
 
     def reported(self, looked_s: float) -> None:
-        """Remember the time that a pass left in the store at its end.
+        """Remember the time that a pass left in the store.
 
-        A store with another time there has gone back, or another process has made a pass since.
+        With another there, the store went back, or others made a pass.
         """
         self._reported_s = looked_s
 
     def recall(self, writer: FencedWriter) -> Recalled:
-        """Record the attempts that the store has forgotten.
-
-        Raises OSError: the folder cannot be read or written; StoreUnreachable, StaleLease: as of any write.
-        """
+        """Record the attempts that the store has forgotten. Raises OSError: the folder cannot be read or written."""
         names = self._names()
         with writer.store.read() as conn:
             lease = queries.read_lease(conn, writer.lease)

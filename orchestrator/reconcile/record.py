@@ -1,7 +1,7 @@
 """Records a pass in the store, every run's part under the state that the decision was made from.
 
-All parts go into one transaction of few statements, however many runs there are. If the store refuses it, each run's
-part is written by itself, and only the runs to blame are set aside.
+All parts go into one transaction of few statements. If the store refuses it, each run's part is written by itself, and
+only the runs to blame are set aside.
 """
 
 from __future__ import annotations

@@ -43,8 +43,6 @@ class PassContext:
 
 @dataclass(frozen=True)
 class _Next:
-    """How to start the next attempt, and how long after the end of the last."""
-
     why: str
     ended_s: float = 0.0
     wait_s: float = 0.0

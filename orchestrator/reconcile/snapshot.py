@@ -194,14 +194,9 @@ def sort_out(
     folders: Collection[str],
     news: Collection[str],
 ) -> tuple[Queue, list[int]]:
-    """Return the runs that still wait, and the ids of those to look at.
+    """Return the runs that still wait in the executor's `listing`, and the ids of those to look at.
 
-    Args:
-        waiting: the runs that waited when the store was last written.
-        listing: the executor's jobs.
-        listed: whether it answered.
-        folders: names of the runs that have a folder: an agent has made it.
-        news: memory keys with new measurements.
+    An agent has made the `folders` of runs; `news` has the memory keys with new measurements.
     """
     length, look, shared = 0, [], set()
     news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)

@@ -113,8 +113,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
     """Read in a single transaction the part of a campaign that a pass looks at.
 
-    Args:
-        skipped: how many runs to leave out of those that were never begun, from the first on.
+    `skipped`: how many runs to leave out of those that were never begun, from the first on.
     """
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
@@ -137,7 +136,6 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
 
 
 def _most(conn: Connection, store: Store, campaign: CampaignRow, running: int) -> int:
-    """Return how many fresh runs to look at."""
     limit = campaign.limits.get("running")
     full_s = queries.newest_event_s(conn, campaign.id, QUEUE_FULL)
     if full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S:

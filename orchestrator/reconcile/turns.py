@@ -1,12 +1,8 @@
 """Many campaigns of one store, driven by any number of processes: a free process takes the longest waiting campaign.
 
-A process has a campaign's lease for a pass. After it the lease lasts until the next pass is due: however many
-processes there are, Slurm is asked about a campaign once per interval. Nothing is assigned to a process, so nothing
-has to be shared out again when one comes, goes or dies: it has a single campaign, whose lease runs out or, if it died
-on this host, is taken over at once.
-
-One that watches also holds the lease `STANDING`, so that `submit` knows that somebody will take up its campaign. It
-releases that in the transaction that sees that nothing is left to do.
+A process has a campaign's lease for a pass; after it the lease lasts until the next pass is due: Slurm is asked about a
+campaign once per interval, and nothing has to be shared out again when a process comes or dies. One that watches also
+holds the lease `STANDING`, so that `submit` knows that somebody will take up its campaign.
 """
 
 from __future__ import annotations
@@ -70,18 +66,12 @@ def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
 
 
 class Turns:
-    """Passes on all campaigns of a store that are not settled, one campaign after the other, beside other processes.
+    """Passes on all campaigns of a store that are not settled, beside other processes; each error is yielded.
 
-    Errors of a campaign are its own: they are yielded, and the others go on.
+    `interval_s` is between two passes on a campaign; `driver` makes its reconciler.
     """
 
     def __init__(self, store: Store, interval_s: float | None, driver: Driver) -> None:
-        """Prepare a reconciler for each campaign.
-
-        Args:
-            interval_s: between two passes on a campaign; Slurm is asked no more often than without it.
-            driver: makes the reconciler of a campaign.
-        """
         self._store, self._interval_s, self._driver = store, interval_s, driver
         self._reconcilers: dict[tuple[int, float], Reconciler] = {}  # an id may come back
         self._unfinished: set[int] = set()
