@@ -46,10 +46,7 @@ BEGIN: Final = "campaign_begin"
 
 
 def parse_url(text: str) -> URL:
-    """Read a store's address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
-
-    Raises StoreError: it is neither, or it has an `@` that may belong to a password.
-    """
+    """Read a store's address; raises StoreError if it is none, or has an `@` that may belong to a password."""
     url = _parsed(text)
     if url is None:
         hint = f"{_FORMS}; {_ENCODE}" if "@" in text else _FORMS

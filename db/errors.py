@@ -10,12 +10,7 @@ from typing import Any, Final
 
 
 class StoreError(Exception):
-    """The store cannot do its work.
-
-    Args:
-        message: the reason, without any password.
-        hint: the remedy; "" if there is none.
-    """
+    """The store cannot do its work: the reason, without any password, and the remedy, "" if there is none."""
 
     retryable = False
 

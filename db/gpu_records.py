@@ -69,44 +69,54 @@ WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
 
 @dataclass(frozen=True)
 class GpuUse:
-    """The use of a GPU over a sampled time. Means are over time; None if nothing is known."""
+    """The use of a GPU over a sampled time. Means are over time; None if nothing is known.
+
+    Attributes:
+        from_s, to_s: the first and the last sample.
+        power_w, power_peak_w: mean and highest of the momentary power.
+        power_avg_w, power_avg_peak_w: mean and highest of the power over one second.
+        energy_j: growth of its counter between the first and the last sample.
+        slowed, power_capped: shares of the time in which its clocks were held down by a fault (heat, the hardware's own
+            brakes), and by its power limit.
+        ecc_errors: uncorrected errors of that time.
+        sampled_s: the time that its samples cover.
+    """
 
     node_rank: int
     gpu: int
     node: str
     name: str
     samples: int
-    # from_s, to_s: the first and the last sample
     from_s: float
     to_s: float
     util_pct: float | None
-    # power_w, power_peak_w: mean and highest of the momentary power
     power_w: float | None
     power_peak_w: float | None
-    # power_avg_w, power_avg_peak_w: mean and highest of the power over one second
     power_avg_w: float | None
     power_avg_peak_w: float | None
-    energy_j: float | None  # growth of its counter between the first and the last sample
+    energy_j: float | None
     temperature_max_c: float | None
     mem_used_max_gb: float | None
-    # slowed, power_capped: shares of the time in which its clocks were held down by a fault (heat, the hardware's own
-    # brakes), and by its power limit
     slowed: float | None
     power_capped: float | None
-    ecc_errors: int | None  # uncorrected errors of that time
-    sampled_s: float = 0.0  # the time that its samples cover
+    ecc_errors: int | None
+    sampled_s: float = 0.0
     temperature_min_c: float | None = None
 
 
 @dataclass(frozen=True)
 class TokenEnergy:
-    """The energy of all GPUs between two steps, and the tokens between."""
+    """The energy of all GPUs between two steps, and the tokens between.
 
-    # first_step, last_step: their ends bound the time, so the first's own work is not part of it
+    Attributes:
+        first_step, last_step: their ends bound the time, so the first's own work is not part of it.
+        energy_j: of the whole time, saving and evaluating included.
+    """
+
     first_step: int
     last_step: int
     seconds: float
-    energy_j: float  # of the whole time, saving and evaluating included
+    energy_j: float
     tokens: float
 
     @property

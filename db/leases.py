@@ -1,7 +1,7 @@
 """The lease: one reconciler at a time, by the database's clock.
 
-The epoch grows whenever the holder changes. Work done under a lease carries its epoch, and every write checks it in
-its own transaction: a leader that was stopped past its lease finds the epoch moved on and writes nothing.
+The epoch grows whenever the holder changes, and every write checks it in its own transaction: a leader that was stopped
+past its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
 
 
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
-    """Renew a lease, and make this transaction depend on it: nobody can take it over before the transaction ends.
+    """Renew a lease, and make this transaction depend on it; raises StaleLease if another holder took it.
 
-    A lease that has run out but that nobody took is still good: there is no other leader to collide with. Raises
-    StaleLease: another holder took the lease.
+    A lease that has run out but that nobody took is still good: there is no other leader to collide with.
     """
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:

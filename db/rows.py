@@ -1,7 +1,6 @@
 """Rows of the store as records, pieces of sequences that fit into a statement, and JSON that is parsed on access.
 
-The configuration of a run is a kilobyte of text and ten of Python objects, and a pass over ten thousand runs needs that
-of a few.
+A pass over ten thousand runs needs the configurations of a few, and parsed they take ten times the memory.
 """
 
 from __future__ import annotations

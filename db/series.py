@@ -140,11 +140,9 @@ class Curve(NamedTuple):
 
 
 def run_curve(conn: Connection, run_id: int, last: int, points: int, since: int = 0) -> Curve:
-    """Return a run's curve of at most `points` points; the database thins it.
+    """Return a run's curve of at most `points` points until the step `last`; the database thins it.
 
-    Args:
-        last: the step at which the curve will end, its target or its newest.
-        since: leave out the buckets up to this step.
+    `since`: leave out the buckets up to this step.
     """
     width = 1 << (max(0, last - 1) // points).bit_length()
     present = [row.id for row in conn.execute(_present(), {"run_id": run_id})]

@@ -40,7 +40,7 @@ class CauseCode(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a run is in its state, for decisions; its `reason` is the same for people."""
+    """Why a run is in its state, for decisions; `reason` is the same for people. `names`: the missing variables."""
 
     code: CauseCode
     names: tuple[str, ...] = ()  # the missing variables

@@ -82,16 +82,10 @@ class Store:
     def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
         """Open the database at an address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
-        Args:
-            create: make the SQLite file (mode 0600) with its tables if there is none; `upgrade` makes those of
-                PostgreSQL.
-            check_schema: False for `upgrade`, which opens databases that others may not.
-
-        Raises:
-            StoreMissing: there is no such SQLite file.
-            StoreUnreachable: the database does not answer; trying again is safe.
-            SchemaMismatch: the database was made by another version.
-            StoreError: the address or the login is wrong, the file is no database, or others could replace a new one.
+        `create` makes the SQLite file (mode 0600) with its tables; `upgrade` makes those of PostgreSQL, and opens
+        databases that others may not (`check_schema`). Raises StoreMissing; StoreUnreachable: trying again is safe;
+        SchemaMismatch: another version made it; StoreError: the address or the login is wrong, or others could replace
+        a new file.
         """
         parsed = parse_url(url)
         path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
@@ -130,10 +124,8 @@ class Store:
     def write(self) -> Iterator[Connection]:
         """Open a transaction that commits when the block ends and leaves nothing behind when it raises.
 
-        Raises:
-            StaleWrite: a row that must be unique was there already.
-            StoreReadOnly: this user may, or should, only read the file.
-            StoreUnreachable: the database broke off; nothing was written, or (lost while it committed) everything.
+        Raises StaleWrite if a row that must be unique was there already; StoreReadOnly; StoreUnreachable if the
+        database broke off: nothing was written, or (lost while it committed) everything.
         """
         self.check_writable()
         self._check_file()
@@ -264,13 +256,9 @@ class Store:
 
 
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
-    """Write a part of a transaction that may fail alone.
+    """Write a part of a transaction that may fail alone; return the store's objection, None once it is written.
 
-    Returns:
-        The store's objection to the part, of which nothing is left then; None once it is written.
-
-    Raises Exception: not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a file
-    cannot be read.
+    Raises any error that is not the part's fault: the database broke off, a grant is missing, the lease is lost.
     """
     driver = conn.dialect.loaded_dbapi
     try:

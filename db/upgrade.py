@@ -19,11 +19,7 @@ _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 def upgrade(store: Store) -> tuple[str | None, str]:
     """Make tables, or apply missing migrations, in a single transaction; return the revision before and after.
 
-    The store is opened with `check_schema=False`.
-
-    Raises:
-        StoreError: another version made it, and this one has no migration from there.
-        StoreUnreachable: the database broke off; it is as it was before.
+    The store is opened with `check_schema=False`. Raises StoreError if this version has no migration from its schema.
     """
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do

@@ -20,11 +20,8 @@ MAX_BYTES: Final = 32 << 20
 def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:
     """Replace ``path`` by a file with this text; a crash leaves the old file or the new one.
 
-    Args:
-        path: the file; its folder decides who may read it, see `private_files`.
-        text: the content.
-        closed: for the user alone (mode 0600) in any case.
-        sync_folder: False if many files go into one folder, and `sync_dir` follows the last.
+    Its folder decides who may read it, unless it is `closed` (mode 0600). Without `sync_folder`, `sync_dir` has to
+    follow the last of many files.
     """
     temporary = _write_temporary(path, text, closed=closed)
     temporary.replace(path)
@@ -59,10 +56,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in ``path``; None if the file does not exist.
-
-    Raises ValueError: it holds something else; OSError: it cannot be read, or is no regular file.
-    """
+    """Return the JSON object in ``path``, None if there is no file; raises ValueError if it holds something else."""
     try:
         with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1) or b""
@@ -104,10 +98,7 @@ def _write_temporary(path: Path, text: str, *, closed: bool = False) -> Path:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Wait until no other process is in here with the same file, which is made if necessary.
-
-    A file system without locks lets everyone in.
-    """
+    """Wait until no other process is in here with the same file; a file system without locks lets everyone in."""
     with open(path, "w", opener=open_private) as lock:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,7 @@
 """The one rule for deleting files and changing their modes: only files that this program made, and nothing behind them.
 
-The caller names our files, from a marker, a manifest or a row of the store. This module keeps to it: every folder is
-opened from the one above it, so nothing is reached through a symbolic link, and nothing on another mount is touched.
-All else is reported, and stays as it is.
+The caller names our files, from a marker, a manifest or a row of the store. Every folder is opened from the one above
+it: nothing is reached through a symbolic link or on another mount. All else is reported, and stays as it is.
 """
 
 from __future__ import annotations
@@ -59,22 +58,16 @@ class Kept(NamedTuple):
 def walk(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> Iterator[Place]:
     """Yield every place of a root that is ours, each folder after its content, and the topmost of each that is not.
 
-    Args:
-        root: a folder of ours; a link at its own place is followed.
-        at: names that lead to the one place that is wanted, with all in it; all if empty.
-
-    Raises OSError: a folder cannot be read.
+    `at` has the names that lead to the one place that is wanted. A link at the root's own place is followed.
     """
     with _opened(root) as descriptor:
         yield from _below(descriptor, _mount(descriptor), root, (), part_of, at)
 
 
 def remove(place: Path, root: Path | None = None) -> list[Kept]:
-    """Remove a file, a link, or a folder with its content; report the places that stay.
+    """Remove a file, a link, or a folder with its content, if it exists; report the places that stay.
 
-    Args:
-        place: of ours; it need not exist.
-        root: a folder above it, its parent by default. A link on the way from there on is not followed.
+    A link on the way from `root`, by default the folder above, is not followed.
     """
     root = root or place.parent
     names = place.relative_to(root).parts

@@ -1,12 +1,9 @@
 """Decides whether another user can have written a file that is about to be used: a store, payload, checkpoint or code.
 
-Every folder from / to the file counts, and every folder that a symbolic link on the way leads through. If each
-belongs to this user or to root, and nobody else can write to it, the file that is opened next is the file that was
-checked. In a public folder with the sticky bit, as /tmp is, this holds for entries of this user and of root.
-
-Not visible from here: members of a group that the directory service does not list, rights from NFSv4 access control
-lists, and root of another host on a file system that does not squash it. On one that does, files of root belong to
-nobody and are refused to root too.
+Every folder from / to the file counts, also behind symbolic links: each must belong to this user or to root, and nobody
+else may write to it. In a public folder with the sticky bit, as /tmp is, this holds for entries of this user and of
+root. Not visible from here: members of a group that the directory service does not list, and NFSv4 access control
+lists. Where NFS squashes root, files of root belong to nobody and are refused.
 """
 
 from __future__ import annotations
@@ -29,13 +26,7 @@ TRUSTED_GROUPS: Final = "CAMPAIGN_TRUSTED_GROUPS"
 
 
 class Distrusted(Exception):
-    """Another user may have written a file, or can replace it.
-
-    Attributes:
-        why: the reason, with the path.
-        hint: the remedy.
-        owner: the other user, if the file or a folder belongs to one.
-    """
+    """Another user may have written a file, or can replace it: `why`, a hint, and the other `owner` if known."""
 
     def __init__(self, reason: str, hint: str, owner: int | None = None) -> None:
         super().__init__(reason)
@@ -45,12 +36,8 @@ class Distrusted(Exception):
 def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
     """Return why a file or folder must not be trusted; None if only this user, or root, can have written it.
 
-    Args:
-        path: exists.
-        root: `path`, which is the default, or a folder above it. Everything below the root, `path` included, must
-            belong to this user. The root and the folders above may also belong to root, or be public and sticky.
-
-    Raises OSError: a place on the way cannot be looked at; ValueError: `root` is not above `path`.
+    Everything below `root`, by default nothing, must belong to this user. The root and the folders above may also
+    belong to root, or be public and sticky. Raises OSError if a place on the way cannot be looked at.
     """
     if root is not None and not path.is_relative_to(root):
         raise ValueError(f"{root} is not above {path}")
@@ -63,10 +50,7 @@ def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
 
 
 def distrust_tree(folder: Path, root: Path) -> Distrusted | None:
-    """Check a folder with all its content, as `distrust`; targets of this user's symbolic links are not followed.
-
-    Raises OSError: a place cannot be looked at; ValueError: `root` is not above `folder`.
-    """
+    """Check a folder with all its content, as `distrust`; targets of this user's symbolic links are not followed."""
     if doubt := distrust(folder, root):
         return doubt
     return next((doubt for place, info in _inside(folder) if (doubt := _doubt(place, info, own=True))), None)
@@ -75,11 +59,7 @@ def distrust_tree(folder: Path, root: Path) -> Distrusted | None:
 def open_trusted(path: Path, root: Path | None = None) -> FileIO:
     """Open a file for reading that only this user, or root, can have written.
 
-    Raises:
-        Distrusted: another user may have written it.
-        FileNotFoundError: it does not exist.
-        OSError: it cannot be opened, or is a folder, a pipe or a device.
-        ValueError: `root` is not above `path`.
+    Raises Distrusted, FileNotFoundError, or OSError if it cannot be opened, or is a folder, a pipe or a device.
     """
     if doubt := distrust(path, root):
         raise doubt

@@ -1,8 +1,7 @@
 """Opens files, and makes them for a user alone, or readable for a group if the folder above was opened to it.
 
-A folder's own mode records to whom it is open. `campaign share` gives it the group, the set-group-ID bit, and `r-x` for
-the group; any process then makes new files in it likewise. Everything else is closed, for any umask and access
-control list of the folder above.
+A folder's own mode records to whom it is open: `campaign share` gives it the group, the set-group-ID bit, and `r-x` for
+the group. Everything else is closed, for any umask and access control list of the folder above.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _OF_ONE_FILE: Final = frozenset(
 
 
 def open_regular(path: Path) -> FileIO:
-    """Open a file to read its bytes, without a buffer.
-
-    Raises FileNotFoundError: it does not exist; OSError: it cannot be opened, or is a folder, a pipe or a device.
-    """
+    """Open a file to read its bytes, without a buffer; raises OSError for a folder, a pipe or a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -69,14 +65,7 @@ def is_opened(folder: Path) -> bool:
 
 
 def make_folder(folder: Path, *, closed: bool = False) -> None:
-    """Make a folder, unless it exists: for the user alone, or open as the one above it.
-
-    Args:
-        folder: its parent exists.
-        closed: for the user alone in any case.
-
-    Raises OSError: it cannot be made, or is something else.
-    """
+    """Make a folder, unless it exists: for the user alone if `closed`, else open as the one above it, which exists."""
     try:
         folder.mkdir(0o700)  # below a default list this is what makes its entries of no effect
     except FileExistsError:
@@ -98,9 +87,7 @@ def make_private(folder: Path) -> None:
 def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
     """Make a folder, and missing ones between it and ``base``, each as `make_folder` does.
 
-    A shared folder that is away leaves an empty mount point, and files that are created there are lost to everyone
-    else: so ``base`` is never created. Raises FileNotFoundError: ``base`` does not exist; ValueError: ``folder`` is not
-    below ``base``.
+    ``base`` is never created: a shared folder that is away leaves an empty mount point, where new files are lost.
     """
     place = base
     for name in folder.relative_to(base).parts:

@@ -1,5 +1,4 @@
 """Copy the spools of an attempt (append-only JSON lines) into the store.
 
-The parsers (`lines`) and the reader of files (`reader`) need the standard library only, and forwarders
-use them too: nothing is imported here.
+`lines` and `reader` need the standard library only, and forwarders use them too: nothing is imported here.
 """

@@ -82,19 +82,12 @@ def drain_attempt(
     renew_lease: Callable[[], None] = lambda: None,
     stretches: float = inf,
 ) -> bool:
-    """Take all new lines of an attempt's spools into the store; return whether some were left.
+    """Take at most so many stretches of each of an attempt's spools into the store; return whether lines were left.
 
-    Args:
-        source_of: return the store's position in a spool, by `Spool.number`; a spool of just that size is left alone.
-            By default the store is asked.
-        renew_lease: called before each spool and each stretch of it, which together may outlast a lease. An exception
-            from it ends this. Agents act under no lease.
-        stretches: the most to take of each spool.
-
-    Raises:
-        StoreUnreachable: the store did not answer; the lines are not lost.
-        LookupError: the attempt does not exist.
-        OSError, StoreError: a spool cannot be read, or the login may not write its rows; the others were taken.
+    `source_of` returns the store's position in a spool, by `Spool.number`; by default the store is asked. `renew_lease`
+    is called before each stretch, and its exception ends this; agents act under no lease. Raises StoreUnreachable: no
+    line is lost; LookupError: no such attempt; OSError, StoreError: a spool cannot be read or written, and the others
+    were taken.
     """
     failed: OSError | StoreError | None = None
     left = False

@@ -1,7 +1,7 @@
 """Parses a spool into rows. Pure and strict.
 
-Nearly every line is one flat object of numbers, so a block of lines is read at once and checked as a whole. A block
-with anything else in it is read again line by line, which locates the fault.
+A block of lines is read at once and checked as a whole: nearly every line is one flat object of numbers. Any other
+block is read line by line, which locates the fault.
 """
 
 from __future__ import annotations
@@ -103,13 +103,9 @@ def parse(chunk: bytes, offset: int) -> MetricBatch:
 
 
 def take_lines(block: bytes, offset: int, batch: B, take: Callable[[bytes, B], str | None]) -> None:
-    """Read complete lines one by one into a batch, and set aside bad ones.
+    """Read complete lines of a batch at `offset` in the spool one by one, and set aside bad ones.
 
-    Args:
-        block: the lines; a last one without its newline is left out.
-        offset: of the batch in the spool.
-        batch: the lines before.
-        take: adds a line to the batch; returns the fault of a bad one.
+    `take` adds a line to the batch, and returns the fault of a bad one. A last line without its newline is left out.
     """
     for line in block.split(b"\n")[:-1]:
         if reason := take(line, batch):

@@ -1,7 +1,4 @@
-"""The metrics of an attempt: steps, and other events of its script.
-
-The bytes of this spool that the store holds are counted with the attempt itself, in `attempt.spool_offset`.
-"""
+"""The metrics of an attempt: steps, and other events of its script. Their offset is `attempt.spool_offset`."""
 
 from __future__ import annotations
 

@@ -25,13 +25,9 @@ class Stretch:
 
 
 def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
-    """Read on from an offset: that of a line, or within one that was given up.
+    """Read on from an offset: that of a line, or within one that was given up; None if there is no file.
 
-    Returns:
-        None if there is no file. The size is the present one: opening a file makes a network file system ask for it
-        again.
-
-    Raises OSError: it cannot be read, or is no regular file.
+    The size is the present one: opening a file makes a network file system ask for it again.
     """
     before = min(offset, 1)  # the byte that tells whether a line begins here
     try:
@@ -49,10 +45,7 @@ def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
 
 
 def within_line(path: Path, offset: int, longest: int) -> bool:
-    """Return whether an offset lies within a line that was not given up: the part before it is shorter than `longest`.
-
-    Raises OSError: it cannot be read, or is no regular file.
-    """
+    """Return whether an offset lies within a line that was not given up: its beginning is shorter than `longest`."""
     start = max(offset - longest, 0)
     with open_regular(path) as file:
         file.seek(start)

@@ -1,11 +1,8 @@
 """Takes spools into the store: any number of callers, every line once.
 
-The store counts the bytes of a spool that it holds. One transaction moves that offset, if it has not moved, and inserts
-the lines between: a second caller finds the offset moved and inserts nothing, and a crash leaves either all of it or
-none.
-
-An offset that cannot be right, because the file is shorter or no line begins there, is set back to 0, and the file is
-read again: lines that the store holds change nothing.
+One transaction moves the spool's offset in the store, if it has not moved, and inserts the lines between: a second
+caller inserts nothing, and a crash leaves all of it or none. An offset that cannot be right, because the file is
+shorter or no line begins there, is set back to 0: lines that the store holds change nothing.
 """
 
 from __future__ import annotations
@@ -72,12 +69,9 @@ class Source:
 
 
 class Spool(ABC, Generic[B]):
-    """A file that an attempt appends lines to. A subclass is one sink.
+    """A file that an attempt appends lines to, or that does not exist yet. A subclass is one sink.
 
-    Args:
-        attempt_id: the attempt that writes the file.
-        path: the file; one that does not exist yet counts as empty.
-        number: the key of its offset in `node_spool`: the rank of the node that writes it, or a negative number.
+    `number` is the key of its offset in `node_spool`: the rank of the node that writes it, or a negative number.
     """
 
     stored_offset: ClassVar[ColumnElement[int]] = func.coalesce(schema.node_spool.c.spool_offset, 0)
@@ -125,16 +119,10 @@ class Spool(ABC, Generic[B]):
 def ingest(
     store: Store, spool: Spool[Any], source: Source | None = None, /, *, max_bytes: int = MAX_BYTES
 ) -> IngestResult:
-    """Take the next stretch of a spool into the store. Call it again until `caught_up`.
+    """Take the next stretch of a spool into the store, from its known position or the stored one, until `caught_up`.
 
-    Args:
-        source: the store's known position; by default it is asked.
-        max_bytes: the most to take, in a single transaction.
-
-    Raises:
-        StoreUnreachable: the store did not answer; nothing was taken, and nothing is lost.
-        LookupError: the attempt does not exist.
-        OSError: the spool cannot be read.
+    Raises StoreUnreachable, and nothing is lost; LookupError: the attempt does not exist; OSError: the spool is
+    unreadable.
     """
     source = source or spool.source(store)
     nothing = IngestResult(0, source.offset, 0, 0, caught_up=True)

@@ -71,10 +71,7 @@ def insert_gpu_samples(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> Non
 def upsert_latest(conn: Connection, key: tuple[int, int, int], step: int, newest: Mapping[str, float]) -> None:
     """Move a run's newest figures on, unless a higher attempt or step is there already.
 
-    Args:
-        key: run id, attempt id and generation.
-        step: the attempt's highest.
-        newest: the last reported value of each name.
+    `key`: run id, attempt id and generation; `newest`: the last reported value of each name.
     """
     row = dict(zip(run_latest.c.keys(), (*key, step, *_values(newest)), strict=True))
     conn.execute(_moved_on(conn.dialect.name), row)

@@ -41,12 +41,7 @@ class Code:
 
 @dataclass
 class CodeCopies:
-    """The copies below a campaign's `dir`. Each script is looked at once, however many runs use it.
-
-    Args:
-        workdir: the folder in which attempts start.
-        make: whether to copy; else this only looks.
-    """
+    """The copies of code below a campaign's `dir`, for attempts that start in `workdir`; without `make`, only looks."""
 
     dir: Path
     spec: Path
@@ -55,10 +50,7 @@ class CodeCopies:
     _known: dict[tuple[str, ...], Code] = field(default_factory=dict)
 
     def of(self, config: RunConfig) -> Code:
-        """Return the code of a run with this configuration.
-
-        Raises UserError: it cannot be copied, or others may write it.
-        """
+        """Return the code of a run. Raises UserError if it cannot be copied, or others may write it."""
         if config.command is None:
             return Code("")
         if config.code == "live":

@@ -76,11 +76,8 @@ def tree_around(
 ) -> CodeTree | None:
     """Return the git work tree around a folder, or else the folder; None if it is too large.
 
-    Args:
-        script: a file that belongs to it in any case.
-        dir: the campaign's `dir`, which never does.
-        spec: the campaign's spec, which is kept elsewhere.
-        reads: files that the script reads: they belong to it even if they look like specs of other campaigns.
+    `script` belongs to it in any case, the campaign's `dir` and its `spec` never. Files that the script `reads` belong
+    to it even if they look like specs.
     """
     root = work_tree(folder)
     top, listing = (root, _git_listing(root)) if root else (folder, _walk(folder, dir))

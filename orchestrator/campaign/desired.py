@@ -128,7 +128,7 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
 def record(store: Store, submission: Submission) -> CampaignRow:
     """Record the runs of the spec as desired; idempotent. The folder of a new campaign is made here.
 
-    Raises UserError: as `spec_diff`; Unreachable: the campaign is known, but its folder is away, or cannot be written.
+    Raises UserError as `spec_diff`; Unreachable if the folder of a known campaign is away, or cannot be written.
     """
     with store.read() as conn:
         existing, stored, saved = _read(conn, submission)

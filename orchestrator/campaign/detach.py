@@ -1,7 +1,6 @@
 """A reconciler that runs on after the shell is closed: a job of its own, or a process of this host.
 
-There is one for all campaigns of a store. It holds the lease `STANDING`; whoever starts it holds that before, and hands
-it over: of two that start it at once, one does.
+There is one for all campaigns of a store. It holds the lease `STANDING`, which its starter holds before and hands over.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def runs_as_job(store: Store, campaign: CampaignRow) -> bool:
 def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
     """Start the reconciler of the store, unless there is one; return it.
 
-    Raises UserError: slurm takes no job for it; Unreachable: slurm did not respond.
+    Raises UserError if Slurm takes no job for it.
     """
     as_job, me, gone, began_s = runs_as_job(store, campaign), LeaseHolder.me(), frozenset[str](), time.monotonic()
     while True:

@@ -91,10 +91,7 @@ class _Death:
 
 
 def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
-    """Judge the evidence of files and Slurm.
-
-    Raises UserError: a path is missing or cannot be read, or a folder holds no logs.
-    """
+    """Judge the evidence of files and Slurm. Raises UserError as `gather`."""
     evidence = gather(paths)
     death, view = _first_death(evidence), job.view if job and job.view.terminal else None
     by_log = None if view else _slurms_report(evidence)

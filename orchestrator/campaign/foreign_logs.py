@@ -1,7 +1,6 @@
 """The logs and records that somebody names, taken apart by rank and node. Only reads.
 
-Of a huge log the beginning and the end are read. A log of several ranks is taken apart by the labels that srun,
-torchrun, mpirun and pdsh put before each line, so that interleaved tracebacks are read one by one.
+Of a huge log the beginning and the end are read; labels of srun, torchrun, mpirun and pdsh take it apart by rank.
 """
 
 from __future__ import annotations
@@ -114,10 +113,7 @@ def files_of(job: OneJob) -> list[Path]:
 
 
 def gather(paths: Sequence[Path]) -> Seen:
-    """Read logs, folders of logs and folders of attempts.
-
-    Raises UserError: one is missing, cannot be read, or holds no logs.
-    """
+    """Read logs, folders of logs and folders of attempts. Raises UserError if one cannot be read, or holds no logs."""
     evidence, logs = Seen(), []
     for path in paths:
         if path.is_dir():

@@ -124,10 +124,7 @@ def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) ->
 def follow_log(
     wanted: Wanted, lines: int | None, out: LogStream, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Copy a log as it grows until the attempt ends; wait for one that does not exist yet.
-
-    Raises UserError if the attempt ended without a log.
-    """
+    """Copy a log as it grows until the attempt ends; raises UserError if it ends without a log."""
     path: Path | None = None
     offset = 0
     while True:

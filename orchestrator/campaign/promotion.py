@@ -61,18 +61,10 @@ class Promotion:
 def promote(
     campaign: CampaignRow, condition: str, row: RunRow, steps: int, out: Path, *, step_s: float | None = None
 ) -> Promotion:
-    """Make the spec; write nothing.
+    """Make the spec `out` of a run of so many steps from a condition, whose first run is `row`; write nothing.
 
-    Args:
-        campaign: the source of the text, as it was submitted.
-        condition: name.
-        row: the condition's first run.
-        steps: optimizer steps of the new run.
-        out: the path of the spec, in the folder of the campaign's.
-        step_s: measured seconds of a step of the condition.
-
-    Raises SpecError: the result is no valid spec; UserError: the campaign's spec no longer has the condition, or is in
-    another folder.
+    `step_s`: its measured seconds of a step. Raises UserError, SpecError if the campaign's spec no longer has the
+    condition, is in another folder, or the result is no valid spec.
     """
     folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
     if out.parent.resolve() != folder.resolve():  # relative paths would lead elsewhere

@@ -136,8 +136,7 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
     """Return the effect of removing a campaign.
 
     If its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left. Raises
-    UserError: it is not settled, or has an attempt that may have a job; Unreachable: its folder is away, or it is
-    unknown whether a job is left.
+    UserError if it is not settled or may have a job; Unreachable if that is unknown, or its folder is away.
     """
     with store.read() as conn:
         fresh = queries.campaign_by_id(conn, campaign.id) or campaign
@@ -184,9 +183,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
 def remove(store: Store, campaign: CampaignRow) -> Removal:
     """Remove a campaign; return the deleted parts. Killed anywhere, it is finished by a second call.
 
-    Raises:
-        LeaseHeld: a reconciler is at work on it.
-        UserError, Unreachable: as `removal_of`, now that nobody else acts for it; OSError: a file cannot be removed.
+    Raises as `removal_of`, now that nobody else acts for it; LeaseHeld if a reconciler is at work; OSError.
     """
     with acting_for(store, campaign) as writer:
         removal = removal_of(store, campaign)

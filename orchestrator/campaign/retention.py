@@ -1,7 +1,6 @@
 """Deletes files and metrics that no result needs: garbage (`gc`) and old metrics (`db prune`).
 
-Only settled runs are touched, while no reconciler acts for their campaign, and only files of this program: see
-`files/ours.py`. `removal.py` deletes whole campaigns.
+Only settled runs are touched, under the campaign's lease, and only files of this program: see `files/ours.py`.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Delete files that are still garbage, of each campaign under its lease; return the deleted files.
-
-    Raises StoreReadOnly: the store is not this user's to write.
-    """
+    """Delete files that are still garbage, of each campaign under its lease; return the deleted files."""
     store.check_writable()
     paths = {item.path for item in garbage.items}
     removed, notes, kept = list[Item](), list[str](), list[Kept]()
@@ -233,7 +229,7 @@ def thinnings(
 ) -> tuple[Thinning, ...]:
     """Return the campaigns to thin, by the spec of each unless the arguments differ.
 
-    Raises UserError: none of them has a rule.
+    Raises UserError without a rule.
     """
     wanted = []
     for campaign in campaigns:

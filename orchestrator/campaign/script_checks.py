@@ -55,8 +55,7 @@ _NAMED: Final = 3
 def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, ...]]:
     """Return the code of each run, by the hash of its configuration, and all different ones; nothing is copied.
 
-    Raises SpecError: the command has mistakes, as far as this machine has its files; UserError: the code cannot be
-    copied, or others may write it.
+    Raises SpecError if the command has mistakes, as far as this machine has its files; UserError as `CodeCopies.of`.
     """
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}

@@ -1,7 +1,6 @@
 """Lets a group read a campaign, and takes it back: its runs' folders and the store, not its jobs and checkpoints.
 
-The commands `status`, `explain`, `report`, `recommend`, `compare` and `logs` decide which files are opened. Files that
-running attempts make later are open by themselves: see `files/private_files.py`.
+The commands that show results decide which files are opened. Attempts open later files: see `files/private_files.py`.
 """
 
 from __future__ import annotations
@@ -59,16 +58,9 @@ class SharedCampaign:
 
 
 def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> SharedCampaign:
-    """Open a campaign for a group to read, again if it was opened before.
+    """Open a campaign for a group to read, by default the one that it is shared with, else the user's own.
 
-    Args:
-        group: a name or a number; None for the group that it is shared with, else for the user's own.
-        checkpoints: whether to open checkpoints as well.
-
-    Raises:
-        UserError: the user has no such group, does not own the campaign's folder, or has other files beside it.
-        Unreachable: its folder is away.
-        OSError: a file cannot be opened.
+    Raises UserError if the user has no such group, does not own the campaign's folder, or has other files beside it.
     """
     paths = _own_folder(campaign)
     before = Sharing.read(paths.marker)

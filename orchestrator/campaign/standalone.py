@@ -28,10 +28,7 @@ _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_dela
 
 
 def render_run(submission: Submission, run: Run) -> str:
-    """Return the script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts.
-
-    Raises UserError: the run has a container.
-    """
+    """Return the script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
     if run.config.container:
         raise UserError("a script of `campaign render` starts no container", "submit it, or leave `container` out")
     payload, paths = _payload(submission, run)

@@ -71,10 +71,7 @@ class WrittenWeights(NamedTuple):
 
 
 def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:
-    """Select the checkpoint; reads manifests alone.
-
-    Raises UserError: there is none, or none that this can read; Unreachable: the campaign's folder is away.
-    """
+    """Select the checkpoint; reads manifests alone. Raises UserError if there is none that this can read."""
     config = run_config(run)
     require_readable(run.name, config)
     CampaignFolder(campaign).require()
@@ -120,14 +117,7 @@ def kept_in(config: RunConfig) -> str:
 
 
 def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequence[Checkpoint]) -> Checkpoint:
-    """Select the checkpoint to read. Pure.
-
-    Args:
-        config: has the number of checkpoints that stay.
-        complete: checkpoints on the shared folder, newest first.
-
-    Raises UserError: there is none.
-    """
+    """Select the checkpoint to read, of complete ones, newest first; raises UserError if there is none. Pure."""
     if not complete:
         hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
         raise UserError(f"run {run} has no complete checkpoint", hint)
@@ -149,7 +139,7 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
 def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     """Read the whole checkpoint and write the folder ``out``, which then holds all or is as it was.
 
-    Raises UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code fails.
+    Raises UserError.
     """
     require_free(out)
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"
