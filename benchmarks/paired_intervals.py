@@ -3,7 +3,7 @@
 python benchmarks/paired_intervals.py
 
 Simulated campaigns: each repeat is a job that runs all conditions in turn, in an order that rotates. Jobs begin at any
-time of an hour in which the machine becomes 30 % slower, each on a node of its own speed. It takes a minute;
+time of an hour in which the machine becomes 30 % slower, each on a node of its own speed. It takes three minutes;
 `results/paired_intervals.txt` is what it prints.
 """
 
@@ -21,7 +21,7 @@ from dscampaign.benchmarks.statistics_rates import Simulated
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 
 SIZES: Final = tuple((conditions, blocks) for conditions in (2, 3, 5, 8) for blocks in (3, 5, 8))
-NUMBER: Final = 500
+NUMBER: Final = 2000
 HOUR_S: Final = 3600.0
 DRIFT: Final = 0.3
 """Of the speed, lost over the hour."""

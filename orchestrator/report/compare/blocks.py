@@ -29,7 +29,8 @@ _CLEAR: Final = 0.05
 """Chance at which speeds that are steady within blocks seem to drift: else nothing is removed, and nothing spent."""
 
 _LEAST_CONDITIONS: Final = 3
-"""Of two, their differences alone would have to show how fast the machine drifts within a block."""
+_LEAST_BLOCKS: Final = 5
+"""Two conditions in fewer blocks do not show by their differences how fast the machine drifts within a block."""
 
 _VARIED: Final = 0.25
 """Share of the time within blocks that is not due to the condition: with less, their order hardly changed, and a drift
@@ -63,10 +64,11 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | N
             middle_s = sum(counted[repeat].span_s or (math.nan,)) / 2
             if math.isfinite(speed) and speed > 0 and (place := _place(counted[repeat], in_turn=in_turn)):
                 runs.append((one.name, (repeat, place), middle_s, speed))
-    if len({block for _, block, _, _ in runs}) < LEAST_REPEATS:
+    names, blocks = {name for name, _, _, _ in runs}, {block for _, block, _, _ in runs}
+    if len(blocks) < LEAST_REPEATS:
         return None
-    several = len({name for name, _, _, _ in runs}) >= _LEAST_CONDITIONS
-    differ, drift = _fit(runs, drifts=several and all(math.isfinite(middle_s) for _, _, middle_s, _ in runs))
+    enough = len(names) >= _LEAST_CONDITIONS or len(blocks) >= _LEAST_BLOCKS
+    differ, drift = _fit(runs, drifts=enough and all(math.isfinite(middle_s) for _, _, middle_s, _ in runs))
     if not differ:
         return None
     speeds: dict[str, dict[Block, float]] = {}
@@ -114,7 +116,8 @@ def _fit(runs: Sequence[tuple[str, Block, float, float]], *, drifts: bool) -> tu
     _, without, fewer = _least_squares(columns[:, : time.shape[1]], logs)
     slopes, rest, more = _least_squares(columns, logs)
     free, apart = len(runs) - int(condition.max()) - 1 - more, more - fewer
-    if drifts and _least_squares(columns[:, 1:], logs)[1] - rest <= student(free, _CLEAR / 2) ** 2 * rest / free:
+    gained = _least_squares(columns[:, 1:], logs)[1] - rest
+    if drifts and (free <= 0 or gained <= student(free, _CLEAR / 2) ** 2 * rest / free):
         return _fit(runs, drifts=False)
     differ = free > 0 and apart > 0 and (without - rest) / apart > fisher(free, DRIFT) * rest / free + _EXACT
     return differ, time @ slopes[: time.shape[1], 0]

@@ -173,7 +173,11 @@ def _contrast(cells: _Cells, additive: bool, tail: float, spent: float | None) -
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
-    reach = student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
+    reach = 0.0
+    if inverse:
+        degrees = variance**2 / inverse
+        left = degrees - (spent or 0.0)
+        reach = student(left, tail) * math.sqrt(variance * degrees / left)
     return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
 
