@@ -12,11 +12,9 @@ from . import schema
 from .records import COMPLETED, COMPLETED_EARLY, THINNED
 from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, AttemptState, RunState, shown_state
 
-METRICS_SOURCE: Final = "script.metrics_source"
+METRICS_SOURCE: Final = "script.metrics_source"  # kind of event: the source of metrics that a script does not report
 _NOT_READ: Final = ("reported", "none")
-"""Kind of the event with the source of metrics that a script does not report."""
-REPORT_REFUSED: Final = "script.report_refused"
-"""Kind of the event with the reason why reported values were refused."""
+REPORT_REFUSED: Final = "script.report_refused"  # kind of the event with the reason why reported values were refused
 
 
 class Asked(NamedTuple):

@@ -24,9 +24,7 @@ from .errors import StoreBusy, StoreError
 from .read_only import LOGS, ReadOnlyFile, beside
 from .storable import to_json
 
-BUSY_TIMEOUT_S: Final = 30
-"""How long a transaction waits for another's lock, on both databases."""
-
+BUSY_TIMEOUT_S: Final = 30  # how long a transaction waits for another's lock, on both databases
 _CONNECT_TIMEOUT_S: Final = 10
 _HARMLESS_OPTIONS: Final = frozenset(
     """application_name channel_binding client_encoding connect_timeout dbname fallback_application_name gssencmode host
@@ -41,8 +39,7 @@ _MAKE_UTF8: Final = (
     "make a database: `createdb --template=template0 --encoding=UTF8 NAME`; an old store moves by `pg_dump -E UTF8`"
 )
 
-BEGIN: Final = "campaign_begin"
-"""The execution option that carries a SQLite transaction's first statement."""
+BEGIN: Final = "campaign_begin"  # the execution option that carries a SQLite transaction's first statement
 
 
 def parse_url(text: str) -> URL:

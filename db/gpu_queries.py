@@ -31,8 +31,7 @@ from .records import thinning_of, untimed_steps, warm_up_steps
 from .rows import pieces
 from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_metric
 
-MIN_WINDOW_S: Final = 10.0
-"""A shorter time is unreliable: power is sampled once a second."""
+MIN_WINDOW_S: Final = 10.0  # a shorter time is unreliable: power is sampled once a second
 
 
 _BY_BLOCK = {"yield_per": 5000}
@@ -41,8 +40,7 @@ _BY_BLOCK = {"yield_per": 5000}
 _ATTEMPT: Final[BindParameter[int]] = bindparam("attempt_id", type_=Integer)
 """Of statements that are built once for all attempts."""
 
-_Place = tuple[int, int]
-"""Of a GPU: its node, and its number there."""
+_Place = tuple[int, int]  # of a GPU: its node, and its number there
 
 
 class _Counter(NamedTuple):

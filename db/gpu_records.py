@@ -14,8 +14,7 @@ THROTTLE_REASONS = {
 """Bits of ``throttle`` for a GPU that a fault slows down; the others are normal."""
 
 SLOWED = sum(THROTTLE_REASONS)
-POWER_CAPPED = 0x4
-"""Slowed down to stay within its power limit, as a GPU with much to do usually is."""
+POWER_CAPPED = 0x4  # slowed down to stay within its power limit, as a GPU with much to do usually is
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ _KEY = ("attempt_id", "node_rank", "gpu", "ts_s", "span_s")
 GPU_FIGURES = tuple(field.name for field in fields(GpuSample) if field.name not in _KEY)
 """The sampled figures of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
 
-WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
-"""Whole numbers among them."""
+WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})  # whole numbers among them
 
 
 @dataclass(frozen=True)

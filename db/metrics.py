@@ -18,9 +18,7 @@ from .states import Stage
 TIMED_STEPS = 1000
 TIMED_ATTEMPTS = 8
 
-_BY_BLOCK = {"yield_per": 5000}
-"""Rows that are fetched at a time: a campaign may have millions."""
-
+_BY_BLOCK = {"yield_per": 5000}  # rows that are fetched at a time: a campaign may have millions
 _COLUMNS = tuple(METRIC_COLUMNS.values())
 _LINE_FIELDS = ("step", "ts_s", "step_time_s", "loss", "eval_loss", "grad_norm")
 _METRIC_FIELDS = tuple(field.name for field in fields(MetricRow) if field.name != "extra")

@@ -16,8 +16,7 @@ from .records import COMPLETED, COMPLETED_EARLY, AttemptRow, RunRow
 from .rows import fetch, pieces
 from .states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 
-SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)
-"""The failure classes of attempts that complete their run."""
+SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)  # the failure classes of attempts that complete their run
 
 _RUN, _ATTEMPT = schema.run.c, schema.attempt.c
 _NEWEST: Final = schema.run.outerjoin(schema.attempt, schema.NEWEST)

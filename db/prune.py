@@ -29,8 +29,7 @@ from .states import ENDED_RUN, TERMINAL_ATTEMPT
 from .store import Store
 
 _LINES_LOOKED_AT: Final = 1000
-_PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
-"""Columns whose highest value is a figure of the run."""
+_PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")  # columns whose highest value is a figure of the run
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Pruned:
         return Pruned(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]
-"""Hands on the attempts of each run, and shows progress."""
+Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]  # hands on the attempts of each run, and shows progress
 
 
 def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, through: Through = iter) -> Pruned:

@@ -16,9 +16,7 @@ from dscampaign.files.ownership import Distrusted, distrust, user_name
 
 from .errors import StoreBusy, StoreError, StoreReadOnly
 
-LOGS: Final = ("-journal", "-wal", "-shm")
-"""Files of SQLite beside a database: the first two are replayed into it."""
-
+LOGS: Final = ("-journal", "-wal", "-shm")  # files of SQLite beside a database: the first two are replayed into it
 _PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON")
 """The advice of SQLite's authors for a file that somebody else may have made."""
 

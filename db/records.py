@@ -41,28 +41,19 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
-COMPLETED: Final = "completed"
-"""The failure class of an attempt that completed its run."""
+COMPLETED: Final = "completed"  # the failure class of an attempt that completed its run
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 
 STEPS_RESTARTED: Final = "spool.restarted"
 """The event of an attempt whose script reported a step again that it had passed."""
-STEPS_REPEATED: Final = "spool.repeated"
-"""The event of an attempt that began below a checkpoint of an earlier attempt."""
-STEPS_BEYOND: Final = "spool.beyond"
-"""The event of an attempt whose script reported a step far beyond the target."""
-
-SUBMITTING: Final = "submitting"
-"""The event with the reason for an attempt and, as `exclude`, the nodes that it avoids."""
-
+STEPS_REPEATED: Final = "spool.repeated"  # the event of an attempt that began below a checkpoint of an earlier attempt
+STEPS_BEYOND: Final = "spool.beyond"  # the event of an attempt whose script reported a step far beyond the target
+SUBMITTING: Final = "submitting"  # the event with the reason for an attempt and, as `exclude`, the nodes that it avoids
 ENDING: Final = "end"
 """The phase of an attempt whose ranks have ended, or are being ended; `jobs/report.py` has the others."""
-SUSPENDED: Final = "suspended"
-"""Likewise while Slurm has suspended the job."""
-
-OPENED_ELSEWHERE: Final = "forward.opened"
-"""The event with the id of a run in another tool."""
+SUSPENDED: Final = "suspended"  # likewise while Slurm has suspended the job
+OPENED_ELSEWHERE: Final = "forward.opened"  # the event with the id of a run in another tool
 
 
 class StepTimes(NamedTuple):
@@ -376,9 +367,7 @@ class MemoryObservation:
 
 
 _MAX_KEY_PART: Final = 48  # characters
-
-UNKNOWN: Final = "?"
-"""Stands in an observation's key for a device or version that is not known."""
+UNKNOWN: Final = "?"  # stands in an observation's key for a device or version that is not known
 
 
 def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -> str:
@@ -400,8 +389,7 @@ class Lease:
     trouble: str = ""  # the obstacle of the last pass, "" for none
 
 
-WARM_UP_STEPS: Final = 20
-"""Their number unless ``train.untimed_steps`` is given."""
+WARM_UP_STEPS: Final = 20  # their number unless ``train.untimed_steps`` is given
 
 
 def untimed_steps(config: Mapping[str, Any]) -> int:

@@ -29,7 +29,6 @@ _Row = TypeVar("_Row")
 _Item = TypeVar("_Item")
 
 _AT_ONCE: Final = 1000  # both databases limit the number of parameters
-
 _SAME: Final = frozenset({"token", "executor", "desired", "code", "changes", "memory_key", "phase", "reason"})
 """Columns of text that thousands of rows share: each text is kept once."""
 
@@ -99,8 +98,7 @@ class StoredDocument(Mapping[str, Any]):
         return self._found
 
 
-EMPTY: Final = StoredDocument("{}")
-"""Shared by all empty rows: nobody can change it."""
+EMPTY: Final = StoredDocument("{}")  # shared by all empty rows: nobody can change it
 
 
 class DocumentType(TypeDecorator[Mapping[str, Any]]):

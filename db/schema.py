@@ -34,14 +34,11 @@ from .rows import DocumentType
 from .states import AttemptState, Cause, CauseCode, RunState, Stage
 from .storable import MAX_TEXT, text
 
-HEAD: Final = "0007"
-"""The newest migration, named here so that opening a store does not import Alembic."""
+HEAD: Final = "0007"  # the newest migration, named here so that opening a store does not import Alembic
 
-Real = Float(53)
-"""Eight bytes on every database."""
+Real = Float(53)  # eight bytes on every database
 
-BigId = BigInteger().with_variant(Integer, "sqlite")
-"""A key that counts itself up: SQLite does that for INTEGER only."""
+BigId = BigInteger().with_variant(Integer, "sqlite")  # a key that counts itself up: SQLite does that for INTEGER only
 
 metadata = MetaData(
     naming_convention={

@@ -27,14 +27,12 @@ _FIGURES: Final = (
 )  # fmt: skip
 """The columns of computations: of a million steps each further column takes its time."""
 
-FINAL_SHARE: Final = 0.05
-"""The share of the last steps over which the final loss is the mean."""
+FINAL_SHARE: Final = 0.05  # the share of the last steps over which the final loss is the mean
 
 SPEED, SPEED_STEPS = "script.speed", 400
 """Kind of the event with an attempt's own speed; and the most steps of whose speeds the median replaces it."""
 
-_BLOCK: Final = 20_000
-"""Rows fetched at a time."""
+_BLOCK: Final = 20_000  # rows fetched at a time
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     HELD = "held"
     CANCELLED = "cancelled"
-    PRUNED = "pruned"
-    """A trial of a search that others surpassed."""
+    PRUNED = "pruned"  # a trial of a search that others surpassed
     SCREENED = "screened"
     """Left out by an earlier version: its condition's screening run showed that it is not worth its time."""
 
@@ -26,16 +25,11 @@ class RunState(StrEnum):
 class CauseCode(StrEnum):
     """Causes of a run's state that later decisions depend on."""
 
-    MISSING_VARIABLES = "missing-variables"
-    """Held: the reconciling process lacks variables of the submitting shell."""
-    UNREADABLE = "unreadable"
-    """Held: its files or rows cannot be read."""
-    BUDGET = "budget"
-    """Held: the campaign has used up its GPU-hours."""
-    REFUSED = "refused"
-    """Failed: sbatch refused its job."""
-    NEVER_STARTS = "never-starts"
-    """Queued: no waiting starts its job, only another request."""
+    MISSING_VARIABLES = "missing-variables"  # held: the reconciling process lacks variables of the submitting shell
+    UNREADABLE = "unreadable"  # held: its files or rows cannot be read
+    BUDGET = "budget"  # held: the campaign has used up its GPU-hours
+    REFUSED = "refused"  # failed: sbatch refused its job
+    NEVER_STARTS = "never-starts"  # queued: no waiting starts its job, only another request
 
 
 @dataclass(frozen=True)
@@ -51,22 +45,14 @@ class Stage(StrEnum):
 
     SCREENING = "screening"
     """A short run of each point before any ran in full, by an earlier version; SCREENED runs did not follow."""
-    TRIAL = "trial"
-    """A trial of a search; the runs that confirm the best are full ones."""
-    THEN = "then"
-    """A follow-up of a completed run."""
+    TRIAL = "trial"  # a trial of a search; the runs that confirm the best are full ones
+    THEN = "then"  # a follow-up of a completed run
     FULL = "full"
 
 
-CANCELLING: Final = "cancelling"
-"""Shown in place of a run's state from the request to cancel it until it has ended."""
-
-UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
-"""Something is left to do."""
-
-SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
-"""Nothing is left that this program would do by itself."""
-
+CANCELLING: Final = "cancelling"  # shown in place of a run's state from the request to cancel it until it has ended
+UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})  # something is left to do
+SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN  # nothing is left that this program would do by itself
 ENDED_RUN: Final = frozenset(
     {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED, RunState.PRUNED}
 )
@@ -101,20 +87,10 @@ class AttemptState(StrEnum):
 TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
 """The states that an attempt never leaves."""
 
-ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
-"""It may have a job."""
-
-REMOVED: Final = "removed"
-"""A campaign's `desired` once `campaign rm` has begun."""
-
-ABSENT: Final = "absent"
-"""A run's `desired` when the spec no longer names it."""
-
-WANTED_YET: Final = "absent-run"
-"""The same, once its user has retried it all the same."""
-
-WANTED: Final = frozenset({"run", WANTED_YET})
-"""Values of a run's `desired` that bring it to its end."""
-
+ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT  # it may have a job
+REMOVED: Final = "removed"  # a campaign's `desired` once `campaign rm` has begun
+ABSENT: Final = "absent"  # a run's `desired` when the spec no longer names it
+WANTED_YET: Final = "absent-run"  # the same, once its user has retried it all the same
+WANTED: Final = frozenset({"run", WANTED_YET})  # values of a run's `desired` that bring it to its end
 UNNAMED: Final = frozenset({ABSENT, WANTED_YET})
 """Values for a run that is not in the spec, until a spec names it again."""

@@ -7,23 +7,13 @@ import math
 import re
 from typing import Any, Final, TypeGuard
 
-MAX_WHOLE: Final = 2**53
-"""Beyond, a float skips whole numbers."""
-
-MAX_INT: Final = 2**31 - 1
-"""The largest number of an INTEGER column."""
-
+MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
+MAX_INT: Final = 2**31 - 1  # the largest number of an INTEGER column
 MAX_BIGINT: Final = 2**63 - 1
 
-MAX_TIME_S: Final = 253_370_764_800.0
-"""Seconds since 1970 until the year 9999, the last that a calendar here knows."""
-
-MAX_TEXT: Final = 1 << 16
-"""Characters of a message or a reason that are kept."""
-
-MAX_DEPTH: Final = 32
-"""Levels of JSON that are kept; Python itself reads no more than a few hundred."""
-
+MAX_TIME_S: Final = 253_370_764_800.0  # seconds since 1970 until the year 9999, the last that a calendar here knows
+MAX_TEXT: Final = 1 << 16  # characters of a message or a reason that are kept
+MAX_DEPTH: Final = 32  # levels of JSON that are kept; Python itself reads no more than a few hundred
 _CUT: Final = " …"
 _TOO_DEEP: Final = "(nested too deep)"
 _SUSPECT: Final = re.compile(r"[\\0-9](?:u(?:0000|d[89a-f])|[0-9]{18})")

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from .private_files import open_private, open_regular
 
-MAX_BYTES: Final = 32 << 20
-"""Of a record; no job writes more."""
+MAX_BYTES: Final = 32 << 20  # of a record; no job writes more
 
 
 def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:

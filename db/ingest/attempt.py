@@ -19,8 +19,7 @@ from .metrics import MetricSpool
 from .spool import Source, Spool, drain
 from .upsert import insert_gpu_samples
 
-FORWARDERS: Final = -1
-"""Stands for a node in `node_spool`: no node writes this file."""
+FORWARDERS: Final = -1  # stands for a node in `node_spool`: no node writes this file
 
 
 class ForwardSpool(Spool[MetricBatch]):

@@ -246,8 +246,7 @@ _MAX_GPU: Final = 2**15 - 1
 _TEXTS: Final = ("node", "name", "uuid")
 _DEVICE_FIGURES: Final = tuple(f.name for f in fields(GpuDevice) if f.name.endswith(("_gb", "_w", "_mhz")))
 
-SampleRow = tuple[int | float | None, ...]
-"""GPU, time, span, then the figures in the order of ``GPU_FIGURES``."""
+SampleRow = tuple[int | float | None, ...]  # GPU, time, span, then the figures in the order of ``GPU_FIGURES``
 
 
 @dataclass

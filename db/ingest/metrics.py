@@ -27,9 +27,7 @@ from .reader import read_on
 from .spool import MAX_BYTES, Source, Spool
 from .upsert import insert_extras, insert_steps, upsert_latest
 
-METRICS: Final = -2
-"""The number of this spool; it has no row in `node_spool`."""
-
+METRICS: Final = -2  # the number of this spool; it has no row in `node_spool`
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 

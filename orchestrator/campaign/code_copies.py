@@ -24,8 +24,7 @@ from dscampaign.orchestrator.spec.model import RunConfig
 
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
 
-_PATHS = 5
-"""Paths that a line names."""
+_PATHS = 5  # paths that a line names
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,16 @@ from dscampaign.jobs.shared.checkpoint_retention import DEEPSPEED_SCRIPTS
 from dscampaign.jobs.shared.code_copy import NAMING, CodeCopy, fingerprint, inner_link
 from dscampaign.jobs.shared.layout import MARKER, Beside
 
-FILE_LIMIT_BYTES: Final = 10 * 10**6
-"""A larger file is data, not code."""
+FILE_LIMIT_BYTES: Final = 10 * 10**6  # a larger file is data, not code
 TREE_LIMIT_BYTES: Final = 200 * 10**6
-TREE_LIMIT_FILES: Final = 20_000
-"""A larger tree is used in place."""
+TREE_LIMIT_FILES: Final = 20_000  # a larger tree is used in place
 GIT_TIMEOUT_S: Final = 60.0
 
 _CODE: Final = (*NAMING, ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 """How files of code end; git may track others as well."""
 _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
 """How files end that no run depends on: to edit them is no change of code, even if git tracks them."""
-_UNSEEN: Final = frozenset({".git", "__pycache__"})
-"""Neither copied nor linked."""
+_UNSEEN: Final = frozenset({".git", "__pycache__"})  # neither copied nor linked
 _TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs", "torch_compile_debug"}) | frozenset(
     {"autotuning_results", "autotuning_exps", "unsloth_compiled_cache"}
 )
@@ -45,8 +42,7 @@ _BESIDE_CAMPAIGN: Final = re.compile(
     rf"|{re.escape(Beside.SETTINGS)}$|{re.escape(Beside.STORE)}([-.]|$))"
 )
 """Copies of code, prepared data, settings and the default store, which lie beside campaigns."""
-_PRINTED: Final = re.compile(rb'\s*\{\s*"schema_version":')
-"""How the JSON begins that `campaign` prints."""
+_PRINTED: Final = re.compile(rb'\s*\{\s*"schema_version":')  # how the JSON begins that `campaign` prints
 _FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
 _FIELDS_OF_SPECS: Final = frozenset({"name", "command", "executor", "matrix", "repeats"})
 """Two of them make a YAML file a spec, also while it is being written."""

@@ -22,16 +22,14 @@ from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 _EXPERIMENT = ("train.", "deepspeed.", "command", "launcher", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")
 _STEPS = "train.steps:"
-_QUEUES = ("partition", "account", "qos", "reservation")
-"""Fields of `slurm` that name the place in which a job waits."""
+_QUEUES = ("partition", "account", "qos", "reservation")  # fields of `slurm` that name the place in which a job waits
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
 _LONGER = (
     "A run continues for more steps only with a constant schedule, a checkpoint and no other change; "
     "`campaign promote` writes the spec of a longer run"
 )
-_SHOWN = 3
-"""Changed fields that an error names."""
+_SHOWN = 3  # changed fields that an error names
 
 
 @dataclass(frozen=True)

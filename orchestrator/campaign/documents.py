@@ -105,9 +105,7 @@ def run_details(store: Store, campaign: CampaignRow, run: RunRow, status: Campai
         )
 
 
-SCHEMA_VERSION: Final = 1
-"""Of every JSON document that the command prints."""
-
+SCHEMA_VERSION: Final = 1  # of every JSON document that the command prints
 FIGURES: Final = ("step", "target_step", "loss", "eval_loss", "tokens_per_s", "mem_reserved_gb", "mfu")
 SIZES: Final = ("micro_batch", "accumulation", "world_size")
 ATTEMPT: Final = (

@@ -26,13 +26,10 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.formatting import printable
 
-FILE_BYTES: Final = 8 << 20
-"""Bytes read of a log: a quarter from its beginning, the rest from its end."""
+FILE_BYTES: Final = 8 << 20  # bytes read of a log: a quarter from its beginning, the rest from its end
 ALL_BYTES: Final = 256 << 20
 _LINE_BYTES: Final = 8192
-END_LINES: Final = 400
-"""Last lines of each rank's log, in which launchers report how processes ended."""
-
+END_LINES: Final = 400  # last lines of each rank's log, in which launchers report how processes ended
 _LOG_NAME: Final = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|\.[oe]\d+$|^std(?:out|err)$")
 _RANK_IN_NAME: Final = re.compile(
     r"(?:rank|task|proc)[-_.]?(\d+)(?!.*(?:rank|task|proc)[-_.]?\d)|^(\d+)/std(?:out|err)\b"

@@ -24,8 +24,7 @@ class ToRun(NamedTuple):
     likely: Forecast | None = None
 
 
-Jobs = Sequence[Sequence[ToRun]]
-"""The attempts of each job."""
+Jobs = Sequence[Sequence[ToRun]]  # the attempts of each job
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from dscampaign.orchestrator.spec.yaml_source import load, written
 
 from .diff import changes
 
-Keys = tuple[str, ...]
-"""The keys that lead to a value."""
+Keys = tuple[str, ...]  # the keys that lead to a value
 
 REMOVED: Final[tuple[Keys, ...]] = (
     ("matrix",),

@@ -108,8 +108,7 @@ def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
         release_lease(store, campaign, holder)
 
 
-_SHOWN: Final = 10
-"""Jobs that a hint names."""
+_SHOWN: Final = 10  # jobs that a hint names
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 
 from .removal import acting_for
 
-SURE_S: Final = 3600.0
-"""Age from which nobody is about to use a file that no row names."""
+SURE_S: Final = 3600.0  # age from which nobody is about to use a file that no row names
 _DAY_S: Final = 86_400.0
 _DEFAULT_DAYS: Final = 30.0
 

@@ -30,12 +30,8 @@ from .titles import titles_of
 MOST_FINAL, MOST_WATCHED = 2000, 200
 """Runs whose last steps are read for a status, and again and again for a watched one."""
 
-LOOKED_S = 120.0
-"""The age up to which the activities that a reconciler saw are shown as present."""
-
-TROUBLED: Final = (RunState.FAILED, RunState.HELD)
-"""The user has to look."""
-
+LOOKED_S = 120.0  # the age up to which the activities that a reconciler saw are shown as present
+TROUBLED: Final = (RunState.FAILED, RunState.HELD)  # the user has to look
 WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PENDING)
 
 

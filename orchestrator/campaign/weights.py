@@ -36,8 +36,7 @@ _ENVIRONMENT: Final = {
     "CUDA_VISIBLE_DEVICES": "",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),  # else glibc keeps the memory of each weight that was read, up to all
 }
-_SHOWN: Final = 6
-"""Steps that a hint names."""
+_SHOWN: Final = 6  # steps that a hint names
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,8 @@ from dscampaign.orchestrator.spec.model import RunConfig
 
 from .snapshot import Absence, RunView
 
-UNCLEAR = "unclear"
-"""Key of an attempt's evidence: the message of an sbatch that did not confirm its submission."""
-
-CLUSTER_FULL = "cluster-full"
-"""Rule of an attempt without a job because the cluster took no more: it costs no budget."""
+UNCLEAR = "unclear"  # key of an attempt's evidence: the message of an sbatch that did not confirm its submission
+CLUSTER_FULL = "cluster-full"  # rule of an attempt without a job because the cluster took no more: it costs no budget
 
 
 @dataclass(frozen=True, slots=True)

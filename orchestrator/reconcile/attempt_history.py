@@ -24,8 +24,7 @@ from .actions import Finish
 from .snapshot import RunView
 
 NO_PROGRESS_LIMIT = 3
-SAME_STEP = 10
-"""Steps by which two ends of the same cause may differ: the reported step is seldom the step that failed."""
+SAME_STEP = 10  # steps by which two ends of the same cause may differ: the reported step is seldom the step that failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,14 +163,9 @@ def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
 # -- nodes: the quarantine of bad ones ------------------------------------------------------------------------------
 
 
-MAX_EXCLUDED_SHARE: Final = 0.25
-"""Of the nodes of the cluster."""
-
-ENVIRONMENT_RULES: Final = frozenset({"device-ordinal"})
-"""Errors that all nodes of a healthy cluster share."""
-
-REFUSALS: Final = frozenset({NOT_TRUSTED})
-"""Rules by which the agent itself refuses to run, for good."""
+MAX_EXCLUDED_SHARE: Final = 0.25  # of the nodes of the cluster
+ENVIRONMENT_RULES: Final = frozenset({"device-ordinal"})  # errors that all nodes of a healthy cluster share
+REFUSALS: Final = frozenset({NOT_TRUSTED})  # rules by which the agent itself refuses to run, for good
 
 
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:

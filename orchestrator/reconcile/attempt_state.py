@@ -32,22 +32,17 @@ from .actions import (
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot, unread_end
 
-SIGNAL_EARLY_S = 60.0
-"""How early Slurm may send the signal to stop, by sbatch's manual."""
-
-ROOT = 0
-"""A user's number."""
-
+SIGNAL_EARLY_S = 60.0  # how early Slurm may send the signal to stop, by sbatch's manual
+ROOT = 0  # a user's number
 COMPLETED_WAIT_S = 180.0
 """Wait for the outcomes of a job that Slurm calls completed: NFS may hide new files for a minute, and to
 repeat finished work costs more."""
 
+# Kinds of notes, and keys of an attempt's evidence.
 HANG = "hang"
 PRUNED = "pruned"
 STRAGGLER = "straggler"
 UNWRITABLE = "unwritable"
-"""Kinds of notes, and keys of an attempt's evidence."""
-
 _UNWANTED = "cancelled by you"
 _REPLACED = "replaced while it waited: the spec now requests another job"
 
@@ -55,8 +50,7 @@ ELSEWHERE_S = 600.0
 """Silence after which another machine's process counts as lost. Should it still live, it sees the newer attempt and
 ends."""
 
-_ENDS = frozenset({HANG, PRUNED})
-"""Notes for which the job is cancelled."""
+_ENDS = frozenset({HANG, PRUNED})  # notes for which the job is cancelled
 
 
 def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:

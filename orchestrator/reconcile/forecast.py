@@ -24,8 +24,7 @@ from dscampaign.db.records import RunStatus
 from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState, Stage
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED, DESCRIBES_ONLY
 
-LEAST_STEPS: Final = 4
-"""Fewer steps of a running attempt show no pace."""
+LEAST_STEPS: Final = 4  # fewer steps of a running attempt show no pace
 
 NEWEST, MOST_NEAR = 5, 50
 """Of many like runs, and of runs of other conditions, these count: machines become slower, and code changes."""
@@ -33,8 +32,7 @@ NEWEST, MOST_NEAR = 5, 50
 ALIKE: Final = 2.0
 """If slow runs of other conditions take longer than so many times the fast ones, the time of another is unknown."""
 
-QUIET_S, QUIET_STEPS = 120.0, 20.0
-"""A run that has been silent for longer may not go on as it did."""
+QUIET_S, QUIET_STEPS = 120.0, 20.0  # a run that has been silent for longer may not go on as it did
 
 _NO_MATTER: Final = ALIKE_IN_SPEED - DESCRIBES_ONLY
 """Fields of `train` that change neither the time of a step nor what a run does beside its steps."""

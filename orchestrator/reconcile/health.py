@@ -11,34 +11,24 @@ from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.jobs.shared.divergence import is_real
 from dscampaign.orchestrator.spec.sections import PruneConfig
 
-LINES: Final = 200
-"""The newest of an attempt that are looked at."""
-
+LINES: Final = 200  # the newest of an attempt that are looked at
+# Fewer than these prove nothing: a step may be slow for once, and fp16 overflows now and then.
 LEAST_STEPS: Final = 20
 LEAST_LOSSES: Final = 10
-"""Fewer than these prove nothing: a step may be slow for once, and fp16 overflows now and then."""
 
 
 _MOST_OF_A_LINE: Final = LEAST_STEPS // 2
 """As how many steps a line counts at most: none decides alone, however far ahead it is."""
 
-KNOWN_STEPS: Final = 20
-"""Steps whose time must be known before a step counts as long."""
-
-FEW_STEPS_FACTOR: Final = 6
-"""How many times longer to wait while fewer are known: an hour unless the spec sets it."""
-
-TRAINING: Final = "train"
-"""The only phase in which a long time without a step means anything."""
-
+KNOWN_STEPS: Final = 20  # steps whose time must be known before a step counts as long
+FEW_STEPS_FACTOR: Final = 6  # how many times longer to wait while fewer are known: an hour unless the spec sets it
+TRAINING: Final = "train"  # the only phase in which a long time without a step means anything
 STRAGGLES: Final = 1.3
 """How much longer than the median rank a straggler computes. Ranks of one model on like GPUs differ
 by a few percent; a GPU that throttles or shares its node with somebody loses a third and more."""
 
 STRAGGLER_SAMPLES: Final = 16
-STRAGGLER_EXCESS_MS: Final = 2.0
-"""Ignores the scheduler's share of a process's time."""
-
+STRAGGLER_EXCESS_MS: Final = 2.0  # ignores the scheduler's share of a process's time
 NAMED_RANKS: Final = 8
 
 

@@ -29,18 +29,14 @@ from dscampaign.orchestrator.formatting import words
 
 _T = TypeVar("_T")
 
-LEASE_TTL_S = 120.0
-"""Longer than a single step of a pass may take, such as one call of sbatch."""
-
-RENEWED_SHARE = 0.25
-"""Share of that time after which the lease is renewed between two steps."""
+LEASE_TTL_S = 120.0  # longer than a single step of a pass may take, such as one call of sbatch
+RENEWED_SHARE = 0.25  # share of that time after which the lease is renewed between two steps
 
 
 STANDING: Final = "reconciler"
 """Name of the lease of the process that looks after all campaigns of the store, also those that are yet to come."""
 
-JOB_PREFIX: Final = "dscampaign-reconciler-"
-"""Begins the name of the job of a detached reconciler."""
+JOB_PREFIX: Final = "dscampaign-reconciler-"  # begins the name of the job of a detached reconciler
 
 
 class LeaseHeld(UserError):

@@ -44,21 +44,11 @@ from .set_aside import give_up_spool
 from .snapshot import Snapshot
 from .stored import read_open
 
-LATE_S = 3600.0
-"""How long after an attempt's end its metrics may still become readable."""
-
-MOST_TROUBLES = 3
-"""Kept for `campaign status`."""
-
-DRAINED_AT_ONCE = 1000
-"""Attempts in a query for their offsets."""
-
-LONGEST_DRAIN_S = 10.0
-"""After that, the next pass reads on."""
-
-LONGEST_REST_S = 60.0
-"""Between two tries while the store or the folder is away."""
-
+LATE_S = 3600.0  # how long after an attempt's end its metrics may still become readable
+MOST_TROUBLES = 3  # kept for `campaign status`
+DRAINED_AT_ONCE = 1000  # attempts in a query for their offsets
+LONGEST_DRAIN_S = 10.0  # after that, the next pass reads on
+LONGEST_REST_S = 60.0  # between two tries while the store or the folder is away
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
 

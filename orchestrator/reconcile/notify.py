@@ -36,11 +36,9 @@ from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.user_files import expanded
 
-LONGEST_S: Final = 30.0
-"""After that a delivery is ended."""
+LONGEST_S: Final = 30.0  # after that a delivery is ended
 CLAIM_S: Final = 120.0
-TRIES: Final = 12
-"""In about half an hour."""
+TRIES: Final = 12  # in about half an hour
 FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 240.0
 
 WAYS: Final = ("command", "url")
@@ -54,8 +52,7 @@ _TITLES: Final = {
 }
 _APPRISE: Final = "from apprise.cli import main; main()"
 _STAMP: Final = re.compile(r"^[\d-]+ [\d:,]+ - \w+ - ")
-_LEAST_SECRET: Final = 4
-"""Characters of a part of an address that is hidden; shorter parts hold none."""
+_LEAST_SECRET: Final = 4  # characters of a part of an address that is hidden; shorter parts hold none
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,8 @@ from .campaign_folder import run_folders
 from .lease import FencedWriter
 from .search import new_run, template_of
 
-RECALLED = "recalled"
+RECALLED = "recalled"  # as below, a kind of event about a forgotten attempt
 PASSED_OVER = "passed_over"
-"""Kinds of events about a forgotten attempt."""
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,10 @@ from dscampaign.orchestrator.formatting import shorten
 
 from .lease import FencedWriter
 
-UNJUDGED: Final = "unjudged"
-"""Kind of event about a run that cannot be judged."""
-
+UNJUDGED: Final = "unjudged"  # kind of event about a run that cannot be judged
 UNREAD: Final = "spool.unreadable"
 
-EVIDENCE: Final = "unreadable"
-"""Rule of a verdict without readable evidence."""
-
+EVIDENCE: Final = "unreadable"  # rule of a verdict without readable evidence
 HINT: Final = "the other runs continue; a retry starts this one again"
 
 _LONGEST: Final = 500

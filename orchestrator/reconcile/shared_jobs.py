@@ -13,10 +13,8 @@ from dscampaign.orchestrator.executors.base import JobView
 from .snapshot import JobShare
 
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
-WITH_JOB_S = 60.0
-"""Between the ends of a step and of a job that ended it."""
-BY_ITSELF = ("COMPLETED", "FAILED")
-"""How a job ends that nobody else ended."""
+WITH_JOB_S = 60.0  # between the ends of a step and of a job that ended it
+BY_ITSELF = ("COMPLETED", "FAILED")  # how a job ends that nobody else ended
 
 
 def share_of(row: AttemptRow, job: JobView | None, record: JobRecord, *, revoked: bool) -> JobShare:

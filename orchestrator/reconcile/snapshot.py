@@ -24,8 +24,7 @@ from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 
-ABSENCE = "absence"
-"""Key of an attempt's evidence."""
+ABSENCE = "absence"  # key of an attempt's evidence
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,10 @@ from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 from .lease import lease_name
 from .snapshot import StoreState
 
-QUEUE_FULL: Final = "queue.full"
-"""Kind of event about a submit limit, for all runs that wait for it."""
-
-QUEUE_FULL_S: Final = 600.0
-"""Time for which a full queue is probed with few jobs, and not reported again."""
-
-AT_ONCE: Final = 10_000
-"""Runs begun in a pass: the configurations of all would fill the memory of a login node."""
-
-PROBED: Final = 1000
-"""The same while there is hardly room."""
-
+QUEUE_FULL: Final = "queue.full"  # kind of event about a submit limit, for all runs that wait for it
+QUEUE_FULL_S: Final = 600.0  # time for which a full queue is probed with few jobs, and not reported again
+AT_ONCE: Final = 10_000  # runs begun in a pass: the configurations of all would fill the memory of a login node
+PROBED: Final = 1000  # the same while there is hardly room
 NODE_KINDS: Final = frozenset(kind for kind in FailureClass if kind.policy.strike) | {FailureClass.DETERMINISTIC}
 """Failure classes of a node."""
 

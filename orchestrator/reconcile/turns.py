@@ -28,8 +28,7 @@ from .notify import deliver
 from .origin import Origin
 
 LEAST_SLEEP_S = 0.1
-CLOCK_STEP_S = 1.0
-"""A clock that is kept right may go back by less."""
+CLOCK_STEP_S = 1.0  # a clock that is kept right may go back by less
 
 Driver = Callable[[Store, CampaignRow], Reconciler]
 
