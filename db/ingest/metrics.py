@@ -213,9 +213,5 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE
 
 
-_MEANINGS: Final = {
-    "target": _know_target,
-    "checkpoint": _know_checkpoint,
-    "memory": _know_memory,
-}
+_MEANINGS: Final = {"target": _know_target, "checkpoint": _know_checkpoint, "memory": _know_memory}
 """Effects of the built-in trainer's events on the store."""

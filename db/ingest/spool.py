@@ -154,11 +154,7 @@ def ingest(
 
 
 def drain(
-    store: Store,
-    spool: Spool[Any],
-    source: Source | None,
-    renew_lease: Callable[[], None],
-    stretches: float = inf,
+    store: Store, spool: Spool[Any], source: Source | None, renew_lease: Callable[[], None], stretches: float = inf
 ) -> bool:
     """Take all new lines of a spool, or leave the rest to another caller who is at it; return whether some were left.
 

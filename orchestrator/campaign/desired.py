@@ -222,12 +222,7 @@ def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | N
 
 
 def what_retries(
-    store: Store,
-    campaign: CampaignRow,
-    names: Collection[str] | None,
-    *,
-    cancelled: bool = False,
-    unnamed: bool = True,
+    store: Store, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False, unnamed: bool = True
 ) -> Retry:
     """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
 

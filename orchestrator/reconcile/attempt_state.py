@@ -16,19 +16,7 @@ from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.formatting import clock_time
 
 from . import health, oom_policy
-from .actions import (
-    Action,
-    Adopt,
-    CancelJob,
-    Finish,
-    MarkAttempt,
-    Note,
-    NoteAbsence,
-    Resize,
-    Revoke,
-    SetAside,
-    set_run,
-)
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, SetAside, set_run
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot, unread_end
 

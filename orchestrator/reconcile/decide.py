@@ -11,14 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dscampaign.db.records import AttemptRow
-from dscampaign.db.states import (
-    SETTLED_RUN,
-    AttemptState,
-    Cause,
-    CauseCode,
-    RunState,
-    Stage,
-)
+from dscampaign.db.states import SETTLED_RUN, AttemptState, Cause, CauseCode, RunState, Stage
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.job_request import code_of
 from dscampaign.orchestrator.failures.policy import FailureClass

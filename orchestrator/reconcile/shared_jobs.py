@@ -25,11 +25,7 @@ def share_of(row: AttemptRow, job: JobView | None, record: JobRecord, *, revoked
 
 
 def own_part(
-    row: AttemptRow,
-    job: JobView,
-    record: JobRecord,
-    claim: Mapping[str, Any] | None,
-    outcomes: Sequence[NodeOutcome],
+    row: AttemptRow, job: JobView, record: JobRecord, claim: Mapping[str, Any] | None, outcomes: Sequence[NodeOutcome]
 ) -> JobView:
     """Return an attempt's part of its job as if it were a job of its own.
 
