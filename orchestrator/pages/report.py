@@ -118,10 +118,10 @@ def _comparison(comparison: Comparison, page: Page, limits: Sequence[Limit]) -> 
     left, right = map(clean, comparison.titles)
     if left == right:
         left, right = f"{left} (A)", f"{right} (B)"
-    for name, rows in (("configuration", comparison.differences), ("figure", figures(comparison))):
+    for name, rows in (("configuration", comparison.differences), ("figure (median)", figures(comparison))):
         if rows:
             cells = [tuple(map(clean, row)) for row in rows]
-            yield from table(page, (name, left, right), cells, "-rr" if name == "figure" else "", capitals=False)
+            yield from table(page, (name, left, right), cells, "" if name == "configuration" else "-rr", capitals=False)
             yield ""
     yield from verdict(comparison)
     for check in checks(comparison, limits):

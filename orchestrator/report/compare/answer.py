@@ -143,15 +143,14 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     learner = _learner(lead, chosen, left, fastest)
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
-    nothing_proven = {row.verdict for row in rows[1:]} == {Standing.NOT_PROVEN}
-    if nothing_proven or few_repeats([chosen.condition], losses=lead is Objective.LOSS):
-        rows[0] = replace(rows[0], verdict=Standing.FIRST)
     if undecided:
         apart = {fastest.condition.name: Standing.FASTEST, learner.condition.name: Standing.LOWEST_LOSS}
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     ahead = None if undecided or lead is not Objective.SPEED else faster_out(chosen, comparisons, out)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons, ahead))
+    if doubts and not undecided:
+        rows[0] = replace(rows[0], verdict=Standing.FIRST)
     doubt, title = doubts[0].code if doubts else None, _name(chosen.condition)
     start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
     claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)

@@ -74,9 +74,9 @@ class Comparison:
 
     @property
     def time_name(self) -> str:
-        """The name of that time."""
+        """The name of that time: of geometric means, whereas `figures` are medians."""
         less, more = sorted(side.tokens_per_step or 0 for side in (self.left, self.right))
-        return "time per token" if self.result.in_tokens and more > (1 + ALIKE) * less else "step time"
+        return f"mean {'time per token' if self.result.in_tokens and more > (1 + ALIKE) * less else 'step time'}"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Standing(StrEnum):
 
     BEST = "best"
     FIRST = "first"
-    """Ranks first, but no other is proven to be worse."""
+    """Ranks first, but not beyond doubt."""
     FASTEST = "fastest"
     LOWEST_LOSS = "lowest_loss"
     """The fastest and the best learner, if they differ and no objective is set."""

@@ -47,8 +47,9 @@ def setup(results: Results) -> Section:
             varying[name] = _field(name)
     common = [(field, *values) for field, values in columns.items() if len(values) == 1 and values != {""}]
     differ = table_of(varying, each, main=len(varying), file="conditions.csv") if len(varying) > 1 else ()
-    alike = table(("in all conditions" if len(each) > 1 else "field", "value"), common)
-    return Section("Set-up", tables=(*differ, alike), folded=True)
+    heading = "in all conditions" if len(each) > 1 else "field"
+    alike = (table((heading, "value"), common),) if common else ()
+    return Section("Set-up", tables=(*differ, *alike), folded=True)
 
 
 def _field(name: str) -> Callable[[tuple[str, dict[str, str]]], str]:

@@ -205,7 +205,7 @@ def test_two_conditions_are_compared_down_to_the_configuration(
     assert (one["order"], one["loss"]["verdict"]) == ("faster", "equal")
     assert main(["compare", "sweep", "base", "<fast>", "--store", url]) == 0
     page = capsys.readouterr().out
-    assert "Step time: <fast> -49.5 %" in page
+    assert "Mean step time: <fast> -49.5 %" in page
     assert re.search(r"^configuration +base +<fast>$", page, re.MULTILINE)
 
 

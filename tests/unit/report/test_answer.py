@@ -110,7 +110,7 @@ def test_where_loss_leads_the_baseline_decides_nothing(planted: Plant, by: Objec
     assert {found.sentence for found in answers} == {"lr 3e-4 looks best by loss; lr 1e-3 may be as good."}
     assert {found.learner and found.learner.name for found in answers} == {"b"}
     assert {tuple(shown(found)) for found in answers} == {
-        (("b", "best"), ("c", "not_proven"), ("a", "worse"), ("lost", "out"))
+        (("b", "first"), ("c", "not_proven"), ("a", "worse"), ("lost", "out"))
     }
 
 

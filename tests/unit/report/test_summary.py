@@ -185,4 +185,5 @@ def test_a_search_without_a_confirmed_trial_has_an_answer_and_a_report(planted_u
     found = results_of(results.campaign, [replace(run, stage=Stage.TRIAL) for run in results.runs])
     assert answers_page(found, Page()).startswith(f"{UNCONFIRMED}\n")
     assert first(found).title == UNCONFIRMED
+    assert setup(found).is_empty
     assert write_report(found, tmp_path / "report", 0.0)

@@ -86,7 +86,7 @@ def test_the_whole_interval_decides_on_a_limit(
     assert main(command) == code
     page = capsys.readouterr().out
     word = {EXIT_OK: "passed", EXIT_FAILED: "failed", EXIT_UNDECIDED: "undecided"}[code]
-    assert f"{limits.partition(',')[0]} {word}: step time " in page
+    assert f"{limits.partition(',')[0]} {word}: mean step time " in page
     assert main([*command, "--json"]) == code
     (one,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert [check["limit"]["text"] for check in one["checks"]] == limits.split(",")
