@@ -111,14 +111,11 @@ def _take(draft: Draft, statement: Statement, rest: str) -> None:
     first = words[0] if words else ""
     if statement.block or not words:
         _take_block(draft, statement)
-    elif first in ("[", "[[", "test"):
-        draft.unclear.append((place, f"{text}: a condition"))
     elif _take_variables(draft, statement, rest):
         pass
     elif first in _SETUP and words[1:2] != ["run"]:
         line = draft.variables.filled(text)
-        draft.setup.append(_SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(draft.folder, m[0])), line))
-        draft.taken.append(place)
+        _take_setup(draft, place, _SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(draft.folder, m[0])), line))
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
         folder = "".join(
             replace(draft.variables, values={**draft.environment, **draft.variables.values}).words(words[1])
@@ -134,6 +131,16 @@ def _take(draft: Draft, statement: Statement, rest: str) -> None:
         draft.needless.append((place, f"{text}: {reason}"))
     else:
         _launch(draft, place, text)
+
+
+def _take_setup(draft: Draft, place: str, line: str) -> None:
+    if re.search(r"\$\{?[\d@*]", line):
+        draft.unclear.append(
+            (place, f"{line}: a job has no arguments; write the line with its values in `slurm.setup`")
+        )
+    else:
+        draft.setup.append(line)
+        draft.taken.append(place)
 
 
 def _take_block(draft: Draft, statement: Statement) -> None:
@@ -225,10 +232,12 @@ def _assign(draft: Draft, statement: Statement, name: str, value: str, *, export
         is_known = is_used and not _COMMAND.search(filled) and not (exported and of_job)
         variables.values |= {name: filled} if is_known else {}
         if exported and not (is_known and " " in filled):
-            draft.setup.append(text if filled == value else _for_setup(variables, of_job, text))
+            _take_setup(draft, place, text if filled == value else _for_setup(variables, of_job, text))
         elif not is_known:
             draft.unclear.append((place, f"{text}: only a shell finds its value"))
-            return
+        else:
+            draft.taken.append(place)
+        return
     else:
         variables.values[name] = filled
         if exported and not (is_used and " " in filled):
@@ -267,7 +276,7 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     if not words and redirection_of(text):  # `exec > FILE`
         _take_redirection(draft, place, text)
         return
-    if line is None or (draft.line and line.launcher == "python"):
+    if line is None or (draft.line and line.launcher == "python" and (_trains(draft.line) or not _trains(line))):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
         draft.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if draft.line else _BEFORE}"))
         return
@@ -292,6 +301,11 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         if not re.match("u$|module|container", name) and name not in refused
     ]:
         draft.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
+
+
+def _trains(line: LaunchLine) -> bool:
+    """Return whether a line starts a training, not a preparation or evaluation, as far as names show."""
+    return line.launcher != "python" or re.search("train|tun(?:e|ing)|sft", " ".join(line.script[:2])) is not None
 
 
 def _take_redirection(draft: Draft, place: str, text: str) -> None:

@@ -93,6 +93,8 @@ def take_option(draft: Draft, place: str, name: str, value: str) -> None:
         draft.slurm["signal_delay_s"] = value.partition("@")[2]
     elif name in _SIZES:
         draft.sizes[name] = value
+    elif name == "nodes":
+        draft.slurm[name] = value.rpartition("-")[2]
     elif name == "job_name":
         draft.name = name_from(value)
     elif name == "chdir":

@@ -247,6 +247,8 @@ def _block(text: str) -> str:
     first = re.split(r"[\s(]", text, maxsplit=1)[0]
     if first in _BLOCKS:
         return f"`{first}`"
+    if first in ("[", "[[", "test"):
+        return "a condition"
     if _FUNCTION.match(text):
         return "a function"
     return "a here-document" if HEREDOC.search(text) else ""

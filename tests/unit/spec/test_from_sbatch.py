@@ -112,6 +112,10 @@ def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
         ("for a in 1 2; do python t.py $a & done\nwait", "  time: 20\n"),
         ("#SBATCH -a 1-2\npython t.py $SLURM_ARRAY_TASK_ID", "  time: 20\n"),
         ("apptainer exec -B $DATA:/data a.sif python t.py", "DATA is not set here: write its value"),
+        ("source activate $1\npython t.py", "#   2: source activate $1: a job has no arguments"),
+        ("[ -d c ] && R=c\npython t.py $R", "#   2: [ -d c ] && R=c: a condition"),
+        ("python data.py\npython train.py\npython eval.py", "#   2: data.py: run it before `submit`"),
+        ("#SBATCH -N 1-2\npython t.py", "  nodes: 2\n"),
     ],
 )
 def test_the_rest_of_a_line_is_accounted_for(lines: str, words: str) -> None:
