@@ -1,4 +1,4 @@
-"""Watch one rank from outside of it, and kill it once it may not go on.
+"""Watch a rank from outside of it, and kill it once it may not go on.
 
 An attempt that was given up must not write beside its successor: Slurm reports a node as failed though its processes go
 on, and the agent, which would end them, may be stopped or hang. So a rank ends
@@ -73,7 +73,6 @@ def _watch_current(rank: Process, silent: threading.Event) -> None:
 
 
 def _generation(path: str) -> int:
-    """Return the generation that may write, 0 if that cannot be read."""
     try:
         with open(path) as file:
             return int(json.load(file)["generation"])

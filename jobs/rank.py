@@ -121,7 +121,6 @@ class _Groups:
         return self._formed if self._formed or (trains_here and not others) else None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find the module as Python would, and watch its function once it is loaded."""
         if name != self._MODULE:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -150,7 +149,6 @@ class _Groups:
 
 
 def _software() -> Dict[str, str]:
-    """Return the versions of the libraries that this process has loaded."""
     versions = ((name, getattr(sys.modules.get(name), "__version__", None)) for name in LIBRARIES)
     return {name: str(version)[:80] for name, version in versions if version}
 
@@ -348,7 +346,6 @@ def _restore_visible_devices() -> None:
 
 
 def _limits() -> List[Tuple[str, int]]:
-    """Return the limits of this process's memory that a shell's `ulimit` hands on."""
     import resource
 
     soft = [(name, resource.getrlimit(getattr(resource, name))[0]) for name in ("RLIMIT_AS", "RLIMIT_DATA")]

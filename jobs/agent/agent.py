@@ -1,7 +1,6 @@
-"""One node of an attempt: claim, launch, watch, push, and write the outcome.
+"""One node of an attempt: claim, launch, watch, push, and write the outcome. The reconciler decides the next step.
 
 Started on every node of a job by srun (or by the local executor):  python -m dscampaign.jobs.agent BATCH_DIR [INDEX]
-It leaves evidence; the reconciler decides the next step.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ def main(argv: list[str]) -> int:
 class Agent:
     """A node's part of an attempt.
 
-    Args:
-        umask: the user's, for the ranks: their files are the user's own. Only write permission for others is taken
-            away, for a later attempt reads files of an earlier one.
+    `umask`: the user's, for the ranks. Only write permission for others is taken away.
     """
 
     def __init__(

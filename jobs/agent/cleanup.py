@@ -1,8 +1,7 @@
 """This user's own files and processes on a node: folders for compiled code, and leftovers of earlier attempts.
 
-Compiled code is run, so its folder must be this user's alone: in a public folder another user may have put modules and
-libraries under the expected name. In a shared home the ranks of all nodes wait for the same lock, and another version
-of torch reads half-written files: so the node's own disk comes first.
+Compiled code is run, so its folder must be this user's alone. In a shared home the ranks of all nodes wait for the same
+lock, and another version of torch reads half-written files: so the node's own disk comes first.
 """
 
 from __future__ import annotations
@@ -56,12 +55,8 @@ def _ours(environ: Mapping[str, str], image: str) -> Path:
 def clear_build_locks(folder: Path) -> list[Path]:
     """Remove the lock files of builds that no process of this user on this node has open; return them.
 
-    PyTorch compiles DeepSpeed's operators when a rank first needs them. A lock file exists during the build, and all
-    other processes wait until it is gone: a rank that is killed meanwhile leaves it, and each later attempt on the node
-    would wait for the rest of its time.
-
-    Args:
-        folder: of builds that `compile_caches` chose; in a folder of the user's own locks stay.
+    PyTorch compiles DeepSpeed's operators when a rank first needs them, and all others wait for its lock: that of a
+    killed rank would hold up each later attempt on the node. In a folder of the user's own locks stay.
     """
     if not on_local_disk(folder):  # another node's process may be building
         return []
@@ -77,11 +72,8 @@ def clear_build_locks(folder: Path) -> list[Path]:
 def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
     """End processes of an attempt that outlived their launcher; return the commands of daemons.
 
-    Slurm ends them with the job only if it tracks processes by cgroup; otherwise they would keep memory and ports of
-    the node. A daemon has a session of its own. Their environment identifies them: no process of another agent has it.
-
-    Args:
-        ranks: processes of ranks. torchrun gives each a session, in which its loader workers are no surprise.
+    Slurm ends them with the job only if it tracks processes by cgroup. A daemon has a session of its own; torchrun
+    gives one to each of the ranks, too.
     """
     marks = _marks(attempt_dir)
     ended: dict[int, str] = {}

@@ -1,7 +1,6 @@
 """The command line that starts a node's launcher in a container. The agent stays outside.
 
-Folders have the same paths inside as outside, so that nothing needs translation. The image needs a Python, and the
-packages that the training imports; this package is mounted.
+Folders have the same paths inside as outside. The image needs a Python, and the packages that the training imports.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ def wrapped(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the environment that start a launcher as the payload asks: in its container, if any.
 
-    Args:
-        argv: the launcher's, whose program is found in the image.
-        env: the launcher's, beside variables of the image.
+    The launcher's program is found in the image, and `env` comes beside variables of the image.
     """
     if payload.container is None:
         return list(argv), dict(env)

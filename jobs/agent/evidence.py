@@ -108,12 +108,9 @@ class RankEnd(Document):
     Attributes:
         state: "running" or "ended" in its own record.
         exit: its exit code; None if it left no record of an end, as after a signal.
-        error: type, bases, message, errno, frames, trace, causes (and the same of each, `chain`) and time of the
-            exception that ended it.
-        pid: its process, as its node numbers it.
+        error: the exception that ended it.
         gone_s: when the agent saw that its process was gone without a record of an end.
-        step: newest step that it had worked on, None if it reported none.
-        phase: its last phase, "" if it reported none.
+        step, phase: the newest step that it had worked on, and its last phase, if it reported any.
         read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
         limits: `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set.
         group: ranks in the largest group that it has formed, 0 for none; None if unknown.
@@ -136,7 +133,7 @@ class RankEnd(Document):
 
 @dataclass(frozen=True)
 class NodeOutcome(Document):
-    """A node's evidence, written once when its launcher has ended.
+    """A node's evidence, written once when its launcher has ended. Fields with defaults may be missing in older files.
 
     Attributes:
         launcher_exit: exit code; negative is the number of the signal that killed the launcher.
@@ -144,24 +141,19 @@ class NodeOutcome(Document):
             failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous",
             NO_WORKDIR, RESTORED, or "".
         start_step: steps that were done when it began.
-        last_step: newest step in the spool, None if nothing was reported.
+        last_step: newest step in the spool.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.
         step_reached: the highest step that may have been made, since a script may report every tenth only.
         diverged_at: the loss that was not finite at the end, and the first step of that.
-        target_step: the target that the script itself counted and reported, None if it did not.
-        ending_s: when the agent began to end the processes, None if they ended by themselves: their later messages
-            answer that.
-        gpus: the GPUs of the node, None for a run without.
+        target_step: the target that the script itself counted and reported.
+        ending_s: when the agent began to end the processes: their later messages answer that.
         kernel: the kernel's messages about GPUs, memory and storage while it ran.
-        memory_peak_bytes: the attempt's peak of this node's memory, None if unknown.
-        memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
-            limit in good health; "processes" for the sum over its processes, sampled (see `node_facts`); else "".
+        memory_peak_bytes, memory_peak_of: the attempt's peak of the node's memory: "cgroup" for its own control group,
+            which counts cached files too and reaches the limit in good health; "processes" for a sampled sum.
         memory_limit_bytes: of the control group that it ran in, None for none.
-        machine: the node itself, None in a file of an older version.
         allocator: the setting of PyTorch's allocator in the environment, "" for none.
         variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
-        workdir: with NO_WORKDIR, the folder that was not there; "" in a file of an earlier version.
-        token, config_hash: of the attempt, with `generation` as of `Identity`; "" in a file of an earlier version.
+        workdir: with NO_WORKDIR, the folder that was not there.
     """
 
     generation: Number
@@ -200,11 +192,7 @@ def rank_ends(
     gone_s: Mapping[int, float] | None = None,
     kept: Mapping[int, RankEnd] | None = None,
 ) -> tuple[RankEnd, ...]:
-    """Return how each of ``ranks`` ended, by its own record.
-
-    Args:
-        gone_s: by rank, when its process was seen to be gone without a record.
-    """
+    """Return how each of ``ranks`` ended, by its own record; ranks in ``gone_s`` left none."""
     absent_s, kept = gone_s or {}, kept or {}
 
     def end(rank: int) -> RankEnd:
@@ -219,11 +207,8 @@ def gather_lines(
 ) -> tuple[LogLine, ...]:
     """Return the suspect lines and the tail of each log of this node, the ranks' logs first.
 
-    Each log may take an equal share of the time that is left of ``GATHER_S``. If it takes longer, the rest is skipped
-    up to its end, whose lines are numbered on.
-
-    Args:
-        user_patterns: regular expressions of the user's own rules, which make a line suspect too.
+    Each log may take an equal share of the time that is left of ``GATHER_S``; then the rest is skipped up to its end.
+    Lines that match `user_patterns`, of the user's own rules, are suspect too.
     """
     patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
@@ -269,7 +254,6 @@ class _Keeper:
             self._progress = next(signs, self._progress)
 
     def kept(self) -> list[LogLine]:
-        """Return the suspects, and a sign of training after the last."""
         if self._progress and self._first:
             self._keep(self._progress)
         return [*self._first, *self._last]

@@ -1,7 +1,7 @@
 """The GPUs that an attempt finds on its node, and how full they are, through NVIDIA's management library.
 
-A node that shows fewer GPUs than were asked for is broken; memory in use before the first rank starts belongs to
-somebody else. The library may be absent, and a GPU that is dying can block it: nobody waits for it for long.
+Memory in use before the first rank starts belongs to somebody else. A GPU that is dying can block the library: nobody
+waits for it for long.
 """
 
 from __future__ import annotations
@@ -48,14 +48,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A node's GPUs before and after an attempt.
-
-    Attributes:
-        asked: number that the job requested.
-        before, after: the GPUs that answered before the launcher started and after it ended; None if the library did
-            not answer.
-        trouble: the library's error.
-    """
+    """A node's GPUs before and after an attempt; None if the library did not answer, for the reason in `trouble`."""
 
     asked: Number
     before: tuple[Gpu, ...] | None
@@ -70,7 +63,7 @@ class GpuFacts:
 
     @property
     def missing(self) -> bool:
-        """Return whether fewer answered than were requested."""
+        """Return whether fewer answered than the job requested."""
         return self.before is not None and len(self.before) < self.asked
 
     @property
@@ -80,12 +73,7 @@ class GpuFacts:
 
 
 class GpuWatch:
-    """Looks at a node's GPUs when an attempt begins and when it ends, each time in a thread that may never return.
-
-    Args:
-        asked: number that the job requested, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
-    """
+    """Looks at a node's GPUs when an attempt begins and when it ends, each time in a thread that may never return."""
 
     def __init__(self, requested: int, visible: str) -> None:
         self._asked, self._visible = requested, listed(visible)
@@ -130,9 +118,6 @@ def _read_gpus(nvml: Any, visible: Sequence[str], requested: int) -> tuple[Gpu, 
 
     Fewer than ``requested`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
-
-    Raises:
-        Unavailable: fewer answer, and nothing proves that a GPU is missing.
     """
     count = nvml.nvmlDeviceGetCount()
     answers = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]

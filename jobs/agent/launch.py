@@ -42,12 +42,7 @@ ignored in the ranks until they ask for it."""
 class Launcher:
     """Launches of an attempt on this node: of its searches, and of its training.
 
-    Args:
-        umask: for the ranks.
-        tell: records an event of the attempt.
-
-    Attributes:
-        facts: of the last launch, by the names of the outcome's fields.
+    `facts`: of the last launch, by the names of the outcome's fields.
     """
 
     def __init__(
@@ -185,7 +180,6 @@ def environment(
 
 
 def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the sizes that Slurm would give ranks as its own tasks; `rank.py` or `tasks.py` adds the place of each."""
     if payload.launcher == "python" or not (base.get("SLURM_JOB_ID") or payload.launcher == "srun"):
         return {}
     world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)

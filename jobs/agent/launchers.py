@@ -30,9 +30,7 @@ _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
 class NodeLaunch:
     """A node's part in a launch. A batch script writes variables for the texts.
 
-    Attributes:
-        address, port: where the ranks meet.
-        hostfile: for DeepSpeed, which would count the machine's devices without it.
+    `hostfile`: for DeepSpeed, which would count the machine's devices without it.
     """
 
     python: str
@@ -45,11 +43,7 @@ class NodeLaunch:
 
 
 def command(launcher: str, place: NodeLaunch, options: Sequence[str] = ()) -> list[str]:
-    """Return the command line that starts a node's ranks; `rank.py` and the script follow.
-
-    Args:
-        options: the user's own, which do not change the place.
-    """
+    """Return the command line that starts a node's ranks, with the user's options; `rank.py` and the script follow."""
     return _LAUNCHERS[launcher](place, options)
 
 

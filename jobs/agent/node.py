@@ -23,11 +23,10 @@ class RendezvousTimeout(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """This node's place in the job.
+    """This node's place in the job: `rank` 0 claims the attempt and hosts the rendezvous.
 
     Attributes:
         job_id: Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``.
-        rank: 0 for the node that claims the attempt and hosts the rendezvous.
         visible_devices: Slurm's choice of GPUs for this job, "" for none.
         restarts: how often Slurm has ended the job and started it again.
     """
@@ -98,7 +97,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Start(Document):
-    """The start of an attempt that node 0 decides for all nodes.
+    """The start of an attempt that node 0 decides for all nodes. Fields with defaults may be missing in older files.
 
     Attributes:
         resume: folder of the verified checkpoint to start from, or "".
@@ -106,7 +105,6 @@ class Start(Document):
         micro_batch, accumulation: the actual sizes, see ``resize.json``; None while the ranks search for them.
         search_from: the micro-batch from which the ranks search; None if they train.
         restarts: of the job; distinguishes this start from an earlier start that Slurm has ended.
-        token, config_hash, generation: of the attempt, as of `Identity`; empty in a file of an earlier version.
     """
 
     job_id: str
@@ -126,17 +124,10 @@ class Start(Document):
 
 
 def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], bool] = lambda: False) -> Start | None:
-    """Wait for node 0 of the same job, on the other nodes.
+    """Wait for the decision of node 0 of the same job, on the other nodes; return None if it is `lost`.
 
-    Args:
-        timeout_s: how long node 0 may give no sign of life. Verifying a large checkpoint takes longer, but it shows.
-        lost: returns whether node 0 will never announce anything, as when another job runs the attempt.
-
-    Returns:
-        Node 0's decision; None if it is lost.
-
-    Raises:
-        RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.
+    Raises RendezvousTimeout: node 0 gave no sign of life for ``timeout_s``. Verifying a large checkpoint takes longer,
+    but it shows.
     """
     deadline, newest = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
     while time.monotonic() < deadline:

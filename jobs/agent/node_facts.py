@@ -1,10 +1,9 @@
 """A node's own evidence of an attempt: the machine, its GPUs, the kernel's log, and the memory of the job.
 
-Without a control group of the attempt's own, its memory is sampled, by its agent, never by the ranks themselves. A
-process's part is its proportional set size (``smaps_rollup``): its own pages, and its share of shared pages, so that
-the parts may be added up. The kernel walks all of a process's pages for it. So for a large process, or if it cannot be
-read, the part is the resident set without shared pages, which is less. Neither includes cached files that no process
-maps, nor memory that a driver holds outside of a process's pages.
+Without a control group of the attempt's own, its agent samples its memory. A process's part is its proportional set
+size (``smaps_rollup``), for which the kernel walks all of its pages. So for a large process, or if it cannot be read,
+the part is the resident set without shared pages, which is less. Neither includes cached files that no process maps,
+nor memory that a driver holds outside of a process's pages.
 """
 
 from __future__ import annotations
@@ -58,12 +57,8 @@ _INTERESTING: Final = re.compile(
 class Machine:
     """A node during an attempt; "" and None for unknown facts.
 
-    Attributes:
-        cpu: model of its processors.
-        cores: logical cores of the node; `usable` cores are those of the job.
-        system: distribution, with its version.
-        kernel: release of the kernel.
-        busy_pct: share of all its cores' time in which they worked, for other jobs too, in percent.
+    `usable` of its `cores` are the job's. `busy_pct`: share of all its cores' time in which they worked, for
+    other jobs too.
     """
 
     cpu: str = ""
@@ -94,7 +89,7 @@ class NodeFacts:
         self._ticks = _cpu_ticks()
 
     def ready(self) -> None:
-        """Wait, before the first rank starts, for the look at the GPUs: ranks' memory would count as another user's."""
+        """Wait, before the first rank starts, for the look at the GPUs."""
         self._gpus.wait()
         if self._group is None:
             self._processes.start()
@@ -126,10 +121,7 @@ class NodeFacts:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Return the busy time and all time of all cores since the node started; zeros if unknown.
-
-    See proc(5): user, nice, system, idle, iowait, irq, softirq, steal; further values are part of the first two.
-    """
+    """Return the busy time and all time of all cores since the node started (see proc(5)); zeros if unknown."""
     words = read(PROC / "stat").partition("\n")[0].split()[1:9]
     if len(words) < 5 or not all(word.isdigit() for word in words):
         return 0, 0
@@ -192,8 +184,7 @@ def _parse_kmsg(record: str) -> KernelLine | None:
 def _own_group(job: str) -> Path | None:
     """Return this process's control group of memory if it keeps a peak and holds only a step of this Slurm job.
 
-    A peak counts all processes that ever ran in a group. So the peak of a container or a machine is not the attempt's,
-    nor is that of a job in which somebody works by hand: then other processes are in it when this process begins.
+    A peak counts all processes that ever ran in a group: also of a container, or of somebody who works by hand.
     """
     group = _memory_group()
     its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
@@ -277,8 +268,7 @@ def tree_bytes(root: int) -> int | None:
 def _tree(root: int) -> Iterator[int]:
     """Yield the ids of a process and its descendants.
 
-    Not by psutil: its `children` gives up if a node hides other users' processes (hidepid), and its `process_iter`
-    takes four times as long.
+    psutil's `children` gives up if a node hides others' processes, and its `process_iter` takes four times as long.
     """
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.scandir(PROC):

@@ -1,7 +1,7 @@
 """Watch the progress records of a node's ranks, and write the agent's heartbeat.
 
-Every rank overwrites a record of its own in memory of its node (``report.py``), which costs it a microsecond. The
-agent reads the records twice a second and summarises them in the heartbeat; nothing else leaves the node.
+Every rank overwrites a record of its own in memory of its node (``report.py``). The agent summarises them in the
+heartbeat; nothing else leaves the node.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ QUIET_START = "start"
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far a rank is.
+    """How far a rank is: the newest step that it has worked on, 0 before the first, and its phase, see `report.phase`.
 
     Attributes:
-        step: newest step that it has worked on; 0 before the first.
-        phase: "start", "compile", "train", "checkpoint", "eval", the script's own phase, or "steps" if it makes steps
-            and names no phase.
         busy_ms: median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown.
         samples: number of steps in that median.
     """
@@ -67,15 +64,12 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Heartbeat(Document):
-    """An agent's sign of life, with the progress of its ranks.
+    """An agent's sign of life, with the progress of its ranks. Fields with defaults may be missing in older files.
 
     Attributes:
-        ts: when it was written, by the node's clock, in seconds since 1970.
-        host: the node's name, "" in a file of an older version.
         idle_s: since when no record of any rank here has changed, in seconds; None if there are no records.
-        phase: phase of the slowest rank.
+        phase, phase_s: phase of the slowest rank, and how long it has been in it.
         ranks: global rank -> progress, for ranks that have left a record.
-        phase_s: how long the slowest rank has been in that phase, in seconds; None in a file of an older version.
     """
 
     ts: Time
@@ -92,7 +86,7 @@ class Heartbeat(Document):
 
     @classmethod
     def read(cls, path: Path) -> Heartbeat | None:
-        """Return the heartbeat in ``path``; None if there is none. Fields that an older version lacks have defaults."""
+        """Return the heartbeat in ``path``; None if there is none."""
         raw = read_json(path) or {}
         if not is_time(raw.get("ts")):
             return None
@@ -215,7 +209,6 @@ class RankWatch:
 
 
 def _locked(folder: Path) -> int:
-    """Take the folder's lock, which ends with this process."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

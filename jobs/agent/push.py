@@ -22,10 +22,7 @@ FINAL_TIMEOUT_S = 20.0
 
 
 class Pusher:
-    """A thread that ingests an attempt's metrics and the telemetry of all its nodes: one connection an attempt.
-
-    Does nothing if the store is not for agents (SQLite).
-    """
+    """A thread that ingests an attempt's metrics and the telemetry of all its nodes, if the store is for agents."""
 
     def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
         self._attempt_id, self._token, self._nodes = payload.attempt_id, payload.token, payload.nodes

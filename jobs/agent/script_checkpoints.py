@@ -21,13 +21,10 @@ _DEEPSPEED: Final = "latest"
 
 
 def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:
-    """Return the checkpoint to resume from; "" for none.
+    """Return the checkpoint to resume from; "" for none. `on_skip` is called with path and reason of each skipped one.
 
     DeepSpeed takes the folder itself. Else it is the Trainer's `checkpoint-N` of the most steps, or the newest file or
     folder with a state.
-
-    Args:
-        on_skip: called with path and reason for every newer checkpoint that was skipped.
     """
     for path in _candidates(folder):
         try:

@@ -1,7 +1,7 @@
 """Search for a micro-batch before the training, in a launch of its own on the same nodes.
 
-Node 0 decides, and announces in `started.json` where the ranks meet to search, then where they meet to train. The
-result is kept for runs that differ only in their seed, so that the first of them searches and all train alike.
+Node 0 announces in `started.json` where the ranks meet to search, then where they meet to train. The result is kept for
+runs that differ only in their seed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Search:
         return replace(start, search_from=None, port=free_port(), micro_batch=micro_batch, accumulation=accumulation)
 
     def _keep(self, chosen: int, tried: Sequence[int]) -> None:
-        """Keep it for like runs, unless one of them was faster."""
+        """Keep it for like runs, unless another run was faster."""
         path = _shared(self._payload)
         try:
             make_below(path.parents[1], path.parent)
@@ -136,7 +136,6 @@ class Search:
             print(f"the result is not kept for other runs: {error}", file=sys.stderr, flush=True)
 
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
-        """Wait, on the other nodes, for node 0's next decision."""
         while not (reason := over()):
             now = Start.read(self._paths.started)
             if now and now.job_id == self._node.job_id and now.port != before.port:

@@ -69,9 +69,8 @@ class SharedFolder:
     def wait_for(self, done: Callable[[], bool], subject: str, *, own: bool = False) -> bool:
         """Try until it is done, for ``FOLDER_WAIT_S`` at most; return whether it is.
 
-        Args:
-            own: whether it may be missing alone: then, or if the campaign's folder is there and the error is not the
-                file system's, the wait is ``OWN_WAIT_S``.
+        `own`: it may be missing alone: then, or if the campaign's folder is there and the error is not the file
+        system's, the wait is ``OWN_WAIT_S``.
         """
         begun_s, printed = time.monotonic(), False
         while True:
@@ -105,11 +104,7 @@ def keep_room(reserve: Path) -> None:
 def leave(outcome: NodeOutcome, path: Path, reserve: Path) -> bool:
     """Write the outcome and free the reserve; on a full disk take the reserve's room, and record that as proof.
 
-    Returns:
-        True, as `SharedFolder.wait_for` asks.
-
-    Raises:
-        OSError: it cannot be written there either.
+    Return True, as `SharedFolder.wait_for` asks. Raises OSError: it cannot be written there either.
     """
     try:
         outcome.write(path)

@@ -1,4 +1,4 @@
-"""Runs the attempts of one job, each as a step of its own: one that fails, hangs or is killed ends alone.
+"""Runs the attempts of a job, each as a step of its own, which fails, hangs or is killed alone.
 
 They run in turn, or in several lanes of the job's node, side by side: a free lane takes the next attempt. Slurm gives
 the step in a lane GPUs, CPUs and memory of its own.
@@ -52,9 +52,7 @@ _STOPPED: Final = ("signal", "stop")
 class AttemptQueue:
     """Chooses the attempts of a job to run, one after the other, and keeps the job's record.
 
-    Args:
-        attempts: the payloads of this job, by their places.
-        left_s: returns the time that the job has left for training.
+    `attempts`: the payloads of this job, by their places; `left_s` returns the time that the job has left for training.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class AttemptQueue:
         self.longest_s, self.slower = 0.0, 1.0
 
     def next(self) -> int | None:
-        """Return the next attempt to run; None if there is none, or no time for one more."""
+        """Return the next attempt to run; None if there is none, or no time for it."""
         while self._waiting:
             index = self._waiting.pop(0)
             if self.is_closed(index) or not self._may_run(index):
@@ -154,9 +152,7 @@ class _Step:
 class _Job:
     """Runs a step in each lane.
 
-    Args:
-        more: returns the queues of submissions that have joined the job since.
-        part: options of srun for the part of the node that a step has; none for all of it.
+    `more` returns the queues of submissions that have joined the job since; `part`: options of srun for a lane's step.
     """
 
     def __init__(
@@ -174,7 +170,6 @@ class _Job:
         signal.signal(signal.SIGTERM, self._on_term)
 
     def run(self) -> int:
-        """Return the exit code of the job."""
         while True:
             while not self._is_ending and len(self._steps) < self._lanes and (begun := self._next()):
                 self._steps.append(self._start(*begun))
@@ -251,11 +246,7 @@ class _Job:
 
 
 def lane_options(env: Mapping[str, str], lanes: int, gpus: int) -> list[str]:
-    """Return srun's options for an equal part of the job's node, which Slurm gives to no other step.
-
-    Args:
-        gpus: of a run.
-    """
+    """Return srun's options for an equal part of the job's node, with ``gpus``, which Slurm gives to no other step."""
     if lanes == 1:
         return []
     options = ["--exact", "--nodes=1", "--ntasks=1", f"--gpus-per-node={gpus}"]
@@ -287,14 +278,14 @@ def main(argv: list[str]) -> int:
 
 
 class Joining:
-    """Finds the submissions that join a running job."""
+    """Finds the submissions that join a running job; each call returns the queues of new submissions."""
 
     def __init__(self, queue: AttemptQueue, task: int) -> None:
         self._queue, self._task = queue, task
         self._known: set[str] = set()
 
     def __call__(self) -> list[AttemptQueue]:
-        """Return the queues of those that are new."""
+        """Return the new queues."""
         prefix, queues = joining_prefix(self._task), []
         with contextlib.suppress(OSError):
             names = {path.name for path in self._queue.batch.iterdir() if path.name.startswith(prefix)}
@@ -307,14 +298,12 @@ class Joining:
 
 
 def _payloads(batch: Path, task: int) -> dict[int, Mapping[str, Any]]:
-    """Return the payloads of a task, by their places. Raises Distrusted, and as `read_array`."""
     path = payloads_file(batch)
     payloads = enumerate(read_array(open_trusted(path, batch.parents[2]), path))
     return {index: payload for index, payload in payloads if payload.get("task") == task}
 
 
 def _left_s() -> float:
-    """Return the seconds until Slurm ends the job; infinite if nobody knows."""
     squeue = ["squeue", "--noheader", "--jobs", os.environ["SLURM_JOB_ID"], "--format=%e"]
     env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):

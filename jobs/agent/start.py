@@ -35,13 +35,7 @@ FILES_NAMED = 3
 
 @dataclass(frozen=True)
 class Begun:
-    """The agreed start.
-
-    Attributes:
-        start: the decision of node 0.
-        payload: the attempt with the agreed batch sizes.
-        copy: the copy of the code; None for none.
-    """
+    """The agreed start: node 0's decision, the payload with the agreed batch sizes, the copy of the code if any."""
 
     start: Start
     payload: Payload
@@ -51,9 +45,7 @@ class Begun:
 class Starter:
     """One node's way from its payload to the launch.
 
-    Args:
-        beat: gives a sign of life, if it is time to; the other nodes wait for it.
-        closed: returns whether the attempt may no longer begin, see `job_array`.
+    `beat` gives a sign of life; the other nodes wait for it. `closed`: whether the attempt may no longer begin.
     """
 
     def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:
@@ -63,12 +55,8 @@ class Starter:
     def begin(self, timeout_s: float) -> Begun | None:
         """Claim this node's part and agree with the other nodes; return None if another job runs the attempt.
 
-        Args:
-            timeout_s: how long the other nodes wait for node 0 without a sign of life.
-
-        Raises:
-            DamagedCopy: the copy of the code was changed.
-            RendezvousTimeout: node 0 gave no sign of life.
+        Raises DamagedCopy: the copy of the code was changed; RendezvousTimeout: no sign of life of node 0 for
+        `timeout_s`.
         """
         if self._node.rank == 0:
             if not self._take(self._paths.claim) or self._may_not_begin():
@@ -170,7 +158,6 @@ class Starter:
         return start
 
     def _searches(self) -> bool:
-        """Return whether the ranks must search for the micro-batch; take the result of a like run."""
         if not self._payload.search:
             return False
         sizes = found_before(self._payload)
@@ -230,14 +217,9 @@ class Starter:
 
 
 def trusted_payload(path: Path, index: int, root: Path) -> Payload:
-    """Return a task's payload, if no other user can have written it or can write to the attempt's folder.
+    """Return a task's payload and make the attempt's folder, if no other user can have written to them.
 
-    Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
-
-    Raises:
-        Distrusted: another user can.
-        OSError: it is not there.
-        ValueError: it is no payload of this version.
+    Raises Distrusted: another user can; OSError: it is not there; ValueError: it is no payload of this version.
     """
     payload = read_payload(open_trusted(path, root), path, index)
     run, folder = RunPaths(Path(payload.run_dir)), Path(payload.attempt_dir)

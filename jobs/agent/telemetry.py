@@ -1,8 +1,7 @@
 """Sample the GPUs of an attempt while it runs, by the node's agent.
 
-Ranks would lose time, and be silent at the most interesting moments. A thread samples, since a driver may hang; then
-the samples end and nobody waits. Each node appends a line a sample to a file of its own on the shared folder, which
-`db/ingest/attempt.py` takes into the store.
+A thread samples, since a driver may hang; then the samples end and nobody waits. Each node appends a line a sample to a
+file of its own, which `db/ingest/attempt.py` takes into the store.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ WAIT_S = 0.5
 class Telemetry:
     """Samples the GPUs that an attempt has on this node.
 
-    Args:
-        gpus: number of GPUs, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
-        interval_s: seconds between two samples, 0 for none.
+    `visible`: CUDA_VISIBLE_DEVICES as Slurm set it; `interval_s`: seconds between two samples, 0 for none.
     """
 
     def __init__(self, gpus: int, visible: str, node: str, spool: Path, interval_s: float) -> None:
@@ -107,7 +103,6 @@ class _GpuSpool:
         self._torn = False
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line; end the line before first, if it broke off."""
         data = (("\n" if self._torn else "") + json.dumps(line, separators=(",", ":")) + "\n").encode()
         try:
             self._torn = os.write(self._descriptor, data) < len(data)

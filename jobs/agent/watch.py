@@ -46,11 +46,9 @@ _Records = dict[int, RankEnd | None]
 class Watch:
     """The reasons to end this node's ranks, and the requests to stop.
 
-    Args:
-        closed: returns whether the attempt is to end while its job goes on with others; None if it has the job alone.
+    `closed` returns whether the attempt is to end while its job goes on with others; None if it has the job alone.
 
     Attributes:
-        stop_asked: whether the ranks are asked to save and leave.
         ending_s: time of the first request to the ranks to end, None if never.
         gone_s: by rank, when its process was seen to be gone without a record of its end.
     """
@@ -85,8 +83,7 @@ class Watch:
     ) -> str:
         """Watch the ranks until they end or must end; return why they were ended, "" if they ended by themselves.
 
-        Args:
-            running: the files of this launch, which in a search are not the attempt's.
+        `running`: the files of this launch, which in a search are not the attempt's.
         """
         self._running, self._meeting, self._since_s = running, start, {}
         while launcher.poll() is None:
@@ -138,7 +135,6 @@ class Watch:
         return "went_on" if now and now.port != self._meeting.port else ""
 
     def _lasting(self, reason: str, condition: bool, grace_s: float) -> bool:
-        """Return True once the condition has held for this time."""
         if not condition:
             self._since_s.pop(reason, None)
             return False
@@ -166,7 +162,7 @@ class Watch:
         return bool(dead) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
     def _pass_on_stop(self) -> None:
-        """Repeat the request: a rank that is still importing has no handler yet and would miss the only signal.
+        """Repeat the request: a rank that is still importing has no handler yet.
 
         Only ranks get it: processes that they have started to save, such as an upload, would die of it.
         """

@@ -43,12 +43,9 @@ MAX_MESSAGE: Final = 500
 
 
 class Collector:
-    """The metrics of an attempt whose script does not report them.
+    """The metrics of an attempt whose script does not report them. `pid` returns the first rank's process, if known.
 
     Made before the script starts, and used from the main thread, which alone can end a pattern that takes too long.
-
-    Args:
-        pid: returns the process of the first rank, None while it is not known.
     """
 
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
@@ -207,7 +204,6 @@ class _Spool:
         self._unwritten = b""
 
     def has_others_steps(self) -> bool:
-        """Return whether it has lines of steps that were not appended here."""
         with suppress(FileNotFoundError):
             self._look(None)
         return self._others

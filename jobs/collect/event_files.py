@@ -1,7 +1,6 @@
 """Read the scalars of a growing TensorBoard event file without TensorBoard, which few compute nodes have.
 
-The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. An incomplete record at the
-end is read once it is complete.
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ def _form(pattern: str) -> re.Pattern[str]:
 
 
 def _counted(name: str) -> re.Pattern[str]:
-    """Return the pattern of a named step, such as `train_step: [1,200/5,000]`."""
     parts = r"_?(?:(?:train(?:er|ing)?|cur(?:rent)?)[_./-])*"
     total = rf"(?:(?:\s*/\s*|\s+of\s+)(?P<total>{_COUNT})(?:\.0+(?!\d))?)?"
     step = rf"(?P<step>{_COUNT})(?:\.0+(?!\d))?"
@@ -42,12 +41,10 @@ def _counted(name: str) -> re.Pattern[str]:
 
 
 class StepForm(NamedTuple):
-    """A form in which scripts print a step.
+    """A form in which scripts print a step; `example`: a line with step 295 of 1,000 and loss 2.5; `source` prints it.
 
     Attributes:
         pattern: has the groups `step`, perhaps `total`, and perhaps `before`, the word before it.
-        example: a line with step 295 of 1,000 and loss 2.5.
-        source: prints it.
         over_all: whether the step is certainly counted over all epochs.
         counts: whether it may count something else than steps, so that its total must fit the run's number of steps.
     """
@@ -189,13 +186,10 @@ class Reading:
     """The metrics of a line.
 
     Attributes:
-        line: its step and values.
-        text: the line.
         total: number of steps beside the step, 0 for none.
         epoch: the epoch in which the step may be counted; None if it is counted over all epochs.
         counts: whether its form is that of a count, see `StepForm`.
         bar: whether it is a turn of a progress bar, which may still have the values of the turn before.
-        iteration: whether it counts iterations.
     """
 
     line: Line
@@ -215,9 +209,7 @@ class Reading:
 def read_line(text: str, run_steps: int | None = None, epoch: int | None = None) -> Reading | None:
     """Return the metrics of a line with a step and a loss; None of any other.
 
-    Args:
-        run_steps: number of steps of the whole run.
-        epoch: of the line above, for a line that names none.
+    `run_steps`: number of steps of the whole run; `epoch`: of the line above, for a line that names none.
     """
     read = _step(text, run_steps, epoch)
     if read is None or _NOT_NOW.search(text):
@@ -338,8 +330,7 @@ def _number(text: str) -> float:
 def metric_name(tag: str, *, folder: str = "") -> str:
     """Return `loss` for `train/loss`, `eval_loss` for `Loss/val`; an unknown metric keeps its name.
 
-    Args:
-        folder: the name of the folder that holds it: `validation`, or `Loss_val`, as torch's `add_scalars` does.
+    `folder`: the name of the folder that holds it: `validation`, or `Loss_val`, as torch's `add_scalars` does.
     """
     words = _words(tag)
     training = [word for word in words if word in _TRAINING_WORDS]

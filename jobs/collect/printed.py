@@ -63,8 +63,7 @@ class Printed(MetricSource):
     def read(self, *, last: bool = False) -> tuple[list[Line], bool]:
         """Return the metrics of the next lines.
 
-        Of lines that came between two looks only the last has a known time: a script with a buffer prints many at once,
-        and has just made the last.
+        Of lines that came between two looks only the last has a known time: a script with a buffer prints many at once.
         """
         self._path = self._path or next(iter(sorted(self._logs.glob("*_rank0.log"))), None)
         if self._path is None:
@@ -312,14 +311,9 @@ class _Epochs:
     """Lines with an epoch and a step. The second epoch shows whether steps begin again with each.
 
     Until then the steps of the first epoch are right in both cases. They wait all the same if the number of an epoch's
-    steps is unknown: if steps turn out to begin again, none is taken, for a run that seems to end with the loss of its
-    first epoch is worse than one without losses. So do lines of an attempt that resumes in a later epoch.
-
-    Counts that begin again may be of micro-batches if gradients are accumulated: none is taken.
-
-    Attributes:
-        first: the number of the run's first epoch, None while unknown.
-        refused: an example of the lines that are not taken, "" if all are.
+    steps is unknown: a run that seems to end with the loss of its first epoch is worse than a run without losses. So do
+    lines of an attempt that resumes in a later epoch. Counts that begin again may be of micro-batches if gradients are
+    accumulated: none is taken. `refused`: an example of the lines that are not taken, "" if all are.
     """
 
     def __init__(self, *, accumulates: bool) -> None:
@@ -331,7 +325,6 @@ class _Epochs:
         self._begun, self._total, self._example, self._farthest = -1, 0, "", -1
 
     def take(self, reading: Reading) -> list[Reading]:
-        """Return the readings that are settled by now."""
         if reading.epoch is None:
             return [reading]
         if self._begun < 0:

@@ -39,12 +39,9 @@ class MetricSource(ABC):
     """A source of an attempt's metrics.
 
     Attributes:
-        kind: a word for programs.
-        has_times: its lines have times.
         has_read: it is not empty.
         within_s: a line with a time may have been seen this much later than it was written.
-        description: for people.
-        remarks: for people.
+        description, remarks: for people.
         unread: an example of its losses if none has a step.
     """
 
@@ -63,8 +60,7 @@ class MetricSource(ABC):
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return the new lines, and whether there may be more; ``last``: the script has ended.
 
-        Raises:
-            OSError: it cannot be read now.
+        Raises OSError: it cannot be read now.
         """
 
     def _is_time_to_search(self) -> bool:

@@ -1,9 +1,7 @@
-"""One tool's process.
+"""The process of a tool, started by the first node's agent: ``python -m dscampaign.jobs.forward ATTEMPT_DIR TOOL``.
 
-Started by the agent of the first node:  python -m dscampaign.jobs.forward ATTEMPT_DIR TOOL
-
-The agent holds the other end of its standard input. When that closes, the attempt is over: the process forwards the
-rest and ends. In a terminal it forwards the rest of an attempt that has ended.
+When its standard input closes, the attempt is over: it forwards the rest and ends. In a terminal it forwards the rest
+of an attempt that has ended.
 """
 
 from __future__ import annotations

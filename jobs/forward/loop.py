@@ -28,10 +28,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Forwarding:
-    """One tool's part of an attempt.
-
-    Lines that earlier attempts left come first; a tool drops repeated steps, or the values that it has are not sent.
-    """
+    """The part of a tool in an attempt; lines that earlier attempts left come first."""
 
     def __init__(self, payload: Payload, tool: str) -> None:
         self._payload, self._name = payload, tool
@@ -99,7 +96,6 @@ class Forwarding:
         return tool
 
     def _read(self, generation: int, offset: int) -> MetricBatch:
-        """Return the next complete lines of an attempt."""
         stretch = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
         if stretch is None:
             return MetricBatch()
@@ -137,11 +133,7 @@ class Forwarding:
 
 
 def _state(path: Path) -> State:
-    """Return the tool's part of the run, nothing if the file is damaged.
-
-    Raises:
-        OSError: it cannot be read now. To begin anew would make a second run in the tool.
-    """
+    """Return the tool's part of the run, nothing if the file is damaged. Raises OSError, lest a second run be made."""
     with suppress(ValueError):
         return decode(State, load_json(path) or {})
     return State()

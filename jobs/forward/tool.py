@@ -30,8 +30,7 @@ class State:
 
     Attributes:
         key: made before the first request to the tool, so that a run whose id got lost is found again.
-        run_id: the tool's own id of the run, "" before there is one.
-        where: address or folder of the run in the tool.
+        run_id, where: the tool's own id of the run, "" before there is one, and its address or folder.
         offsets: for each attempt, the bytes of its spool that the tool has.
         marks: for each metric, the highest step that the tool has.
     """
@@ -44,11 +43,7 @@ class State:
 
 
 class Tool(ABC):
-    """One tool.
-
-    Attributes:
-        keeps_first: a later attempt's value for the same step would be a second value, so it is not sent.
-    """
+    """One tool. `keeps_first`: a later attempt's value for the same step would be a second value, so it is not sent."""
 
     keeps_first: ClassVar[bool]
 

@@ -22,13 +22,9 @@ class ChildFailed(Exception):
 
 
 def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: Path) -> None:
-    """Run a program to its end.
+    """Run a program to its end, in the folder of its log, where nothing shadows a module.
 
-    Args:
-        log: the file for its output; the program starts in its folder, where nothing shadows a module.
-
-    Raises:
-        ChildFailed: it ended badly, or not in time.
+    Raises ChildFailed: it ended badly, or not in time.
     """
     with open(log, "wb", opener=open_private) as output:
         try:

@@ -1,7 +1,7 @@
-"""Examine one node for `campaign doctor`, and write a report without a verdict.
+"""Examine a node for `campaign doctor`, and write a report without a verdict.
 
 Started by a job as   python -m dscampaign.jobs.probe.examine FOLDER   with the question in FOLDER/question.json.
-Each section has a time limit of its own; the report is written anew after each, so that a killed job leaves the others.
+The report is written anew after each section, so that a killed job leaves the others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class _Examination:
         self.report = NodeReport(node.name, clock_most_s=time.time() - question.asked_s)
 
     def run(self) -> None:
-        """Examine every section that was asked for."""
         for section, (look, timeout_s) in self._looks().items():
             self._write(running=section)
             result, trouble = _within(timeout_s, look)
@@ -158,14 +157,7 @@ def _disk(folder: Path) -> Disk:
 
 
 def census(visible: Sequence[str], requested: int) -> Gpus:
-    """Return the GPUs of a job.
-
-    Args:
-        visible: entries of CUDA_VISIBLE_DEVICES; if empty, all GPUs of the node.
-
-    Raises:
-        Unavailable: there is no library, or the driver does not answer.
-    """
+    """Return the GPUs of a job: the ``visible`` entries, or all. Raises Unavailable: the driver does not answer."""
     with session() as nvml:
         names = gpu_names(nvml, visible)
         devices, troubles = list[Device](), list[str]()

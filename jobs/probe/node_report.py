@@ -17,14 +17,10 @@ class Question(Document):
     Attributes:
         python: the Python that runs the training; if `setup_chooses`, unless the lines of `setup` choose another.
         env: the spec's additions to its environment.
-        ranks, gpus: processes of the training on this node, and GPUs that it was promised.
-        launcher: starts them for an all-reduce.
-        on_gpus: whether the training uses them.
+        ranks, gpus, on_gpus: its processes on this node, GPUs that it was promised, and whether it uses them.
         files: paths that the spec names.
         ops: DeepSpeed's operators that the training needs.
-        asked_s: the host's time.
         store: URL without a password, or None if nodes leave the store alone (SQLite).
-        container: in which the training runs, as in a payload.
     """
 
     python: str
@@ -66,13 +62,11 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Host:
-    """A node beside its GPUs; sizes in GB of 10^9 bytes.
+    """A node beside its GPUs; sizes in GB of 10^9 bytes; None for no limit.
 
     Attributes:
-        cpus: number that this job may use.
-        memory_gb, limit_gb: of the machine, and of this job by its control group; None for no limit.
-        shm_gb: size of /dev/shm, 0 for none.
-        locked_gb: memory that a process may pin; None for no limit.
+        memory_gb, limit_gb: of the machine, and of this job by its control group.
+        locked_gb: memory that a process may pin.
         infiniband: whether there are devices for RDMA.
         address: its address for other nodes, "" for none.
     """
@@ -102,11 +96,9 @@ class Software(Document):
     Attributes:
         torch_cuda: the CUDA version that torch was built for, "" for a build without.
         devices: GPUs that torch sees.
-        device_trouble, deepspeed_trouble: why CUDA does not start, why DeepSpeed does not load.
         accelerator: DeepSpeed's device, "cuda" or "cpu".
         ops: for each operator that the training needs, whether it is built or compiles on demand.
         missing: packages that the built-in training needs.
-        path: of the interpreter.
     """
 
     python: str
@@ -124,12 +116,9 @@ class Software(Document):
 
 @dataclass(frozen=True)
 class Collective(Document):
-    """An all-reduce over the ranks of a node, started by their launcher.
+    """An all-reduce over the ranks of a node, started by their launcher; `correct`: every rank got the sum.
 
-    Attributes:
-        backend: nccl or gloo.
-        correct: every rank got the sum.
-        bus_gb_s: bus bandwidth, 2 (n - 1) / n x size / time as NCCL's own tests count it; None for a single rank.
+    `bus_gb_s`: bus bandwidth, 2 (n - 1) / n x size / time as NCCL's own tests count it; None for a single rank.
     """
 
     backend: str
@@ -145,9 +134,7 @@ class NodeReport(Document):
     Attributes:
         running: the section in progress when the report was written, "" at the end.
         troubles: for each section that failed, why.
-        ended_s: the node's time when the report was written.
         clock_least_s, clock_most_s: bounds of the node's clock minus the host's.
-        missing_files: paths of the spec that the node does not have.
         store_offset_s: the database's clock minus the node's.
     """
 
@@ -167,7 +154,7 @@ class NodeReport(Document):
 
 
 class Talk:
-    """The files of one examination, in a folder of their own."""
+    """The files of an examination, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -20,8 +20,7 @@ _JOINS: Final = re.compile(r"(^|,)\s*expandable_segments\s*:\s*True\s*(,|$)")
 def default(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return variables to add if none is set: expandable segments, except where they do harm.
 
-    With them PyTorch does without NCCL's registration of its memory, which somebody may have asked for, and the driver
-    of WSL does not map them.
+    With them PyTorch does without NCCL's registration of its memory, and the driver of WSL does not map them.
     """
     chosen = any(name in env for name in NAMES)
     registers = env.get(_REGISTERS, "").lower() not in _OFF

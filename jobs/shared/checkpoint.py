@@ -97,14 +97,14 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Return the completed optimizer steps."""
+        """Return its completed optimizer steps."""
         return self.manifest.step
 
 
 def begin(folder: Path, generation: int, step: int) -> Path:
     """Create the empty draft of a checkpoint; remove leftovers of an earlier try.
 
-    Raises FileNotFoundError without ``folder``: made anew, it would be in the place of a shared folder that is away.
+    Raises FileNotFoundError without ``folder``: made anew, it would hide a shared folder that is away.
     """
     draft = folder / f"g{generation:04d}-step{step:08d}{DRAFT_SUFFIX}"
     ours.remove(draft)
@@ -132,15 +132,10 @@ def commit(draft: Path, manifest: Manifest) -> Checkpoint:
 
 
 def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
-    """Check that a checkpoint is complete and unchanged, and that no other user can have written it.
+    """Check that a checkpoint is complete and unchanged, by all bytes or by sizes only.
 
-    It may hold code: DeepSpeed reads pickles.
-
-    Args:
-        check_digests: read every byte; without it only presence and sizes are checked.
-
-    Raises:
-        CheckpointError: it is not complete, or not only this user's; the message names the first difference.
+    Raises CheckpointError, with the first difference, also if another user can have written it: DeepSpeed reads
+    pickles.
     """
     require_own(path)
     manifest = read_manifest(path)
@@ -169,11 +164,7 @@ def require_own(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return a checkpoint's manifest.
-
-    Raises:
-        CheckpointError: there is no manifest that this version can read.
-    """
+    """Return a checkpoint's manifest. Raises CheckpointError: there is no manifest that this version can read."""
     try:
         with _reading("unreadable manifest"):
             raw = load_json(path / MANIFEST)
@@ -205,7 +196,6 @@ def newest_verified(
     """Return the newest checkpoint of the experiment that is complete and loadable, or None.
 
     Args:
-        world_size: its number of ranks.
         zero_stage: its ZeRO stage, which may have been raised to save memory; None if that does not matter.
         arrangement: layout of its state, which a change to save memory may have altered; None if unknown.
         check_digests: read every byte of the returned checkpoint; sizes are always checked.

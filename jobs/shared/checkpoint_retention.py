@@ -35,13 +35,10 @@ MARGIN = 1.02
 
 
 def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
-    """Remove all but the newest ``keep`` checkpoints up to ``step`` (at least one stays); return the removed ones.
+    """Remove all but the newest ``keep`` checkpoints up to ``step``, and keep at least the last; return the removed.
 
-    Checkpoints further ahead were useless to this attempt, or it would have begun there: they must not outlive a useful
-    checkpoint. An unusable checkpoint does not count.
-
-    Args:
-        keep_best: also keep the checkpoint with the lowest loss on held-out text.
+    Checkpoints further ahead were useless to this attempt, or it would have begun there. Unusable checkpoints do not
+    count. `keep_best`: also keep the checkpoint with the lowest loss on held-out text.
     """
     old = [path for path in surplus(folder, keep, step, keep_best=keep_best) if is_ours(path)]
     for path in old:
@@ -95,7 +92,7 @@ def remove_drafts(folder: Path, before_generation: int) -> None:
 def require_room(folder: Path, generation: int) -> None:
     """Make sure that another checkpoint like the last fits on the disk. A full quota shows only in the writing.
 
-    Drafts up to those of the attempt that wants to save may be removed. Raises OSError, ENOSPC, with the figures.
+    Drafts up to this generation may be removed. Raises OSError, ENOSPC, with the figures.
     """
     manifests = (_manifest(path) for path in newest_first(folder))
     size_bytes = MARGIN * next((manifest.size_bytes for manifest in manifests if manifest), 0)
@@ -120,7 +117,7 @@ def _manifest(path: Path) -> Manifest | None:
 
 
 def remove_checkpoint(path: Path) -> list[ours.Kept]:
-    """Remove a checkpoint, first renamed to a draft, so that a half removed one never looks whole; report the rest."""
+    """Remove a checkpoint, first renamed to a draft, so that a half removed never looks whole; report the rest."""
     draft = path.with_name(path.name + DRAFT_SUFFIX)
     path.rename(draft)
     return ours.remove(draft)

@@ -88,11 +88,9 @@ class CopyPaths:
         return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
 
     def read(self) -> CodeCopy:
-        """The required content of the copy.
+        """Return the required content of the copy.
 
-        Raises:
-            DamagedCopy: it is not there, or not of its name.
-            OSError: it cannot be read for now.
+        Raises DamagedCopy: it is not there, or not of its name; OSError: it cannot be read for now.
         """
         try:
             copy = CodeCopy.read(self.manifest)
@@ -106,11 +104,7 @@ class CopyPaths:
         return copy
 
     def others_files(self) -> list[Path]:
-        """Return the topmost places in the copy that were added later, such as a script's output.
-
-        Raises:
-            DamagedCopy, OSError: as of `read`.
-        """
+        """Return the topmost places in the copy that were added later, such as a script's output. Raises as `read`."""
         copy, own, added = self.read(), set[Path](), list[Path]()
         for place in walk(self.folder.parent, lambda _: Part.TREE, (self.folder.name,)):
             path = place.path.relative_to(self.folder)
@@ -123,12 +117,7 @@ class CopyPaths:
         return added if added != [self.folder] else []
 
     def verify(self) -> CodeCopy:
-        """Read every file of the copy; return its content.
-
-        Raises:
-            DamagedCopy: a file is missing or differs, or others can have written to the copy.
-            OSError: it cannot be read for now.
-        """
+        """Read every file of the copy; return its content. Raises as `read`; also if others can have written to it."""
         copy = self.read()
         if self.folder.is_dir() and (doubt := distrust_tree(self.folder, self.folder.parent.parent)):
             raise DamagedCopy(str(doubt))  # also a file beside the others, which Python may import
@@ -153,11 +142,7 @@ def inner_link(root: Path, path: str) -> str | None:
 
 
 def fingerprint(root: Path, path: str) -> str:
-    """The digest of a file below the root, with whether it is executable; of a link within it, where it points.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the digest of a file below the root, with whether it is executable; of a link within it, its target."""
     if text := inner_link(root, path):
         return f"-> {text}"
     with (root / path).open("rb") as file:
@@ -176,7 +161,7 @@ def _counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
 
 
 def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) -> tuple[str, ...]:
-    """A command with the copy's files in place of those that it reads: the script, and files of configuration."""
+    """A command with the copy's files in place of its inputs: the script, and files of configuration."""
 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
@@ -192,7 +177,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
 
 
 def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path) -> str:
-    """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that were copied."""
+    """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of the originals."""
 
     def copied(entry: str) -> str:
         place = _counterpart(str(Path(workdir, entry)), copy, folder) if copy else None

@@ -1,7 +1,6 @@
 """Detect that the reported loss of a training is not real any more. Pure.
 
-Some tools write a finite number in place of a loss that is not finite: the Hugging Face Trainer leaves these losses out
-of its mean, which is 0 in the end. Other figures of the same step show it.
+The Hugging Face Trainer leaves losses that are not finite out of its mean, which is 0 in the end.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _FALL: Final = 0.1
 def diverged(rows: Iterable[Mapping[str, Any]], *, from_start: bool = True) -> tuple[str, int] | None:
     """Return the figure that is not finite at the end, and the step since when; None if the loss is real.
 
-    Args:
-        from_start: whether the first row is the training's first; otherwise all was well before.
+    `from_start`: whether the first row is the training's first; otherwise all was well before.
     """
     watch = _Watch(from_start)
     for step, row in _by_step(rows):

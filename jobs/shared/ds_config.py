@@ -22,13 +22,9 @@ def render(
     world_size: int,
     overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of an attempt.
+    """Return the DeepSpeed configuration of an attempt; `micro_batch`: None for a command without it.
 
-    Args:
-        micro_batch: Samples of one forward pass on a rank; None for a command without it.
-
-    Returns:
-        A mapping for json.dump. The learning rate in it is the highest one; a schedule is the training script's own.
+    The learning rate in it is the highest; a schedule is the training script's own.
     """
     config = {
         **_batch(micro_batch, accumulation, world_size),
@@ -59,7 +55,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batch(micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, int]:
-    """The batch triple: all three numbers, so that DeepSpeed derives none of them."""
     micro_batch, accumulation = micro_batch or 1, accumulation or 1
     return {
         "train_batch_size": micro_batch * accumulation * world_size,
@@ -69,10 +64,7 @@ def _batch(micro_batch: int | None, accumulation: int | None, world_size: int) -
 
 
 def _precision(precision: str) -> dict[str, Any]:
-    """The sections of a number format; both are always there, so that an override cannot enable a second one unseen.
-
-    With fp8 the trainer replaces layers, and DeepSpeed trains in bf16.
-    """
+    """Return both sections, so that no override enables a second unseen. In fp8 DeepSpeed trains in bf16."""
     return {
         # bf16 has the range of fp32: nothing overflows that loss scaling could save, and the check costs a sync a step.
         "bf16": {"enabled": precision in ("bf16", "fp8"), "check_grad_overflow": False},
@@ -108,7 +100,7 @@ def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:
 
 
 def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """AdamW of torch, fused: unlike DeepSpeed's own it needs no compiler on the node. Another type replaces it."""
+    """Return AdamW of torch, fused: it needs no compiler on the node. Another type replaces it."""
     section = overrides.get("optimizer", {})
     shared = {"lr": train["lr"], "weight_decay": train["weight_decay"]}
     if section.get("type", "AdamW").lower() not in ("adam", "adamw"):

@@ -1,12 +1,10 @@
 """The files of a job array: the payloads of its tasks, and the tasks that no job may begin any more.
 
-The first line of the payloads has the offset of each task's line; the second the fields that all tasks share, and the
-line of a task the others, so that each task reads only its own.
+The first line of the payloads has the offset of each task's line; the second the fields that all tasks share.
 
-A task is closed if its attempt is over without having begun, for example cancelled in the queue, so that a job that
-Slurm launches late, or twice, leaves it alone. The claim protects an attempt that has begun. The file is there from the
-start: NFS may show a file as absent for a while to a node that has looked for it before, but asks the server again when
-an existing file is opened.
+A task is closed if its attempt is over without having begun, so that a job that Slurm launches late, or twice, leaves
+it alone. The claim protects an attempt that has begun. The file is there from the start: NFS may show a file as absent
+for a while to a node that has looked for it before, but asks the server again when an existing file is opened.
 """
 
 from __future__ import annotations
@@ -44,9 +42,7 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
 def read_payload(file: FileIO, path: Path, index: int) -> Payload:
     """Return the payload of task ``index`` from the open file at ``path``.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it has no payload of this version for that task.
+    Raises OSError: it cannot be read; ValueError: it has no payload of this version for that task.
     """
     with BufferedReader(file) as lines:
         offsets = _object(lines.readline(), path).get(_OFFSETS)
@@ -81,8 +77,7 @@ def make_closed(batch: Path) -> None:
 def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
     """Close tasks of an array; once this returns, they stay closed.
 
-    Raises:
-        OSError: the shared folder takes no files, or the array's folder is gone, and with it its payloads.
+    Raises OSError: the shared folder takes no files, or the array's folder is gone, and with it its payloads.
     """
     # A full disk may have cut what was written before: without the first newline, `1` and `7` would close task 17.
     lines = "".join(f"\n{task}" for task in sorted(tasks)) + "\n"

@@ -1,7 +1,4 @@
-"""The record that a job of several attempts keeps: which it has begun, how its part of each ended, what it gave back.
-
-Attempts are named by their places in the payloads of the job array.
-"""
+"""The record that a job of several attempts keeps. Attempts are named by their places in the job array's payloads."""
 
 from __future__ import annotations
 
@@ -27,13 +24,9 @@ class StepEnd:
 
 @dataclass(frozen=True)
 class JobRecord(Document):
-    """What a job did until now.
+    """The attempts whose agents a job started, how they ended, and attempts that it will not begin, for a `reason`.
 
-    Attributes:
-        begun: attempts whose agents it started.
-        ended: those of them that ended; the job's own end is that of any other.
-        returned: attempts that it will not begin.
-        reason: why it returned them.
+    The job's own end is that of any that has begun and not ended.
     """
 
     begun: tuple[Whole, ...] = ()
@@ -53,7 +46,7 @@ def joining(batch: Path, task: int, token: str) -> Path:
 
 
 def joining_prefix(task: int) -> str:
-    """Return the beginning of such a file's name; the token follows."""
+    """Return the beginning of that file's name; the token follows."""
     return f"joins-{task}-"
 
 

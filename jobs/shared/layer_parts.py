@@ -1,7 +1,6 @@
 """The matrices of a model that ranks share with `train.tensor_parallel`, and how each is cut.
 
-A layer is identified by the last part of its name. Other layers stay whole on every rank: embeddings, the output layer
-and norms. Only the standard library: the login node counts with it, the trainer cuts and joins by it.
+A layer is identified by the last part of its name; others stay whole on every rank. Only the standard library.
 """
 
 from __future__ import annotations

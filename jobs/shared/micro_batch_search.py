@@ -1,7 +1,6 @@
 """Choose the micro-batch that trains fastest: the next size to try, when to stop, the result. Pure.
 
-A search goes up from a size that is likely to fit, through divisors of a rank's share of the batch, so that the global
-batch stays the same. Measurements from before memory ran out, or the time was up, count.
+A search goes up from a size that is likely to fit, through divisors of a rank's share of the batch.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ SEARCH_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured micro-batch.
+    """A measured micro-batch: time of a whole optimizer step, peak and usable memory of a rank.
 
-    Attributes:
-        step_s: time of a whole optimizer step with it, in seconds.
-        peak_gb: peak of a rank's memory; None if unknown.
-        usable_gb: usable memory of a rank; None for no limit.
+    None for an unknown peak, and for no limit.
     """
 
     micro_batch: int

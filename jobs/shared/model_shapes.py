@@ -1,7 +1,6 @@
-"""Shapes of published models, so that random weights need no hub and no network.
+"""Shapes of published models, so that random weights need no hub and no network. Only the standard library.
 
 A shape has the fields of a Transformers configuration as published; other fields have the default of its `model_type`.
-Only the standard library: the login node counts parameters with it, the trainer builds from it.
 """
 
 from __future__ import annotations

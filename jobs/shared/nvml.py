@@ -24,11 +24,7 @@ class Unavailable(Exception):
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """Yield the module pynvml, started until the block is left.
-
-    Raises:
-        Unavailable: the library is missing, or raised an error in the block.
-    """
+    """Yield the module pynvml, started. Raises Unavailable: it is missing, or raised an error in the block."""
     try:
         import pynvml  # here: a node without the library has runs too
     except ImportError as exc:
@@ -42,11 +38,7 @@ def session() -> Iterator[Any]:
 
 @contextmanager
 def started(nvml: Any) -> Iterator[None]:
-    """Start the library for a block. It counts starts: other code of this process may have started it too.
-
-    Raises:
-        nvml.NVMLError: the driver does not answer.
-    """
+    """Start the library for a block. It counts starts: other code of this process may have started it too."""
     nvml.nvmlInit()
     try:
         yield
@@ -60,16 +52,12 @@ def listed(visible: str) -> list[str]:
 
 
 def gpu_names(nvml: Any, visible: Sequence[str]) -> list[str]:
-    """Return the names of the usable GPUs: those of CUDA_VISIBLE_DEVICES, or all of the node by number."""
+    """Return the names of the usable GPUs: of CUDA_VISIBLE_DEVICES, or all of the node by number."""
     return list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def gpu_handle(nvml: Any, name: str) -> Any:
-    """Return the library's handle of a GPU by its name in CUDA_VISIBLE_DEVICES.
-
-    Raises:
-        nvml.NVMLError: the GPU is unknown, or does not answer.
-    """
+    """Return the library's handle of a GPU by its name in CUDA_VISIBLE_DEVICES. Raises nvml.NVMLError."""
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 

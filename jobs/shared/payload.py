@@ -1,7 +1,6 @@
 """The payload, which the reconciler hands to the agents of an attempt: a JSON file, never a pickle.
 
-A pickle is code, is renamed by submitit only after sbatch has answered (a job adopted after a crash would wait for
-it in vain), and ties the node's interpreter to the login node's. See docs/adr/0001-json-payload.md.
+See docs/adr/0001-json-payload.md.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ class Payload(Document):
 
     Attributes:
         command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
-        python: the interpreter of the launcher and the ranks.
-        setup_chooses: whether one that the lines of `setup` choose runs them instead.
-        launcher, launcher_options: the program that starts the ranks, see `launchers`, and options for it.
+        python: the interpreter of the launcher and the ranks, unless `setup_chooses` and `setup` names another.
         store: URL without a password, or None if agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
@@ -52,7 +49,6 @@ class Payload(Document):
         task, position: its place in a job that runs several attempts; None if it has the job for itself.
         likely_s: how long it will likely take, if like runs have shown it; only of a job that runs several.
         job_token: the array of that job, which ran already when the attempt was submitted; "" for its own.
-        container: in which the ranks run, see `jobs.agent.container`; None for none.
     """
 
     closed: ClassVar[bool] = True  # a job runs it, and it holds the spec's `env`
@@ -112,8 +108,7 @@ class Payload(Document):
     def resized(self, micro_batch: int, accumulation: int) -> Payload:
         """Return the same optimizer steps in other pieces: other sizes in DeepSpeed's and the trainer's configuration.
 
-        Raises:
-            ValueError: it would be another global batch, or a larger micro-batch that nobody searched for.
+        Raises ValueError: it would be another global batch, or a larger micro-batch that nobody searched for.
         """
         if self.micro_batch is None or self.accumulation is None:
             raise ValueError("the script manages its own batches")

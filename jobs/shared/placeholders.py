@@ -1,6 +1,6 @@
 """Placeholders in a command and its environment: `{name}`, and options that may be left out: `[--resume {name}]`.
 
-The spec fills in the values that are known for a run, the node's agent those of an attempt. `{{name}}` is text.
+The spec fills in the values of a run, the node's agent the values of an attempt. `{{name}}` is text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def text_of(value: object) -> str:
 
 
 def filled(text: str, values: Mapping[str, object]) -> str:
-    """Return the text with the values of its placeholders; those without a value stay, as does `{{name}}`."""
+    """Return the text with the values of its placeholders; without a value they stay, as does `{{name}}`."""
 
     def value(form: re.Match[str]) -> str:
         return form[0] if form[1] or form[2] not in values else _FORM.sub(r"{\g<0>}", text_of(values[form[2]]))

@@ -20,12 +20,7 @@ _KEY: Final = "shared"
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who may read a campaign, as its marker records it.
-
-    Attributes:
-        group: a name, or a number where the group has none.
-        checkpoints: whether they may read its checkpoints too.
-    """
+    """Who may read a campaign, as its marker records it: a group's name, or its number; also its checkpoints?"""
 
     group: str
     checkpoints: bool = False
@@ -52,11 +47,7 @@ def checkpoints_shared(marker: Path) -> bool:
 
 
 def open_to_readers(paths: AttemptPaths) -> None:
-    """Open the files that the ranks have made in an attempt that is shared: they know nothing of it.
-
-    Raises:
-        OSError: the shared folder is away.
-    """
+    """Open the files that the ranks have made in an attempt that is shared. Raises OSError: the folder is away."""
     if not is_opened(paths.dir):
         return
     for folder in (paths.dir, paths.logs, paths.ranks):
@@ -68,7 +59,6 @@ def open_to_readers(paths: AttemptPaths) -> None:
 
 
 def _closed_files(folder: Path) -> list[Path]:
-    """Files of this user's that nobody else may read."""
     files = []
     with os.scandir(folder) as entries:
         for entry in entries:

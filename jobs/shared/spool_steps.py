@@ -40,8 +40,7 @@ def last_step(spool: Path, target: int | None = None) -> int | None:
 def step_reached(spool: Path, start_step: int, target: int | None = None) -> int | None:
     """Return the highest step that may have been made: a script may report every tenth only, or count from 0.
 
-    Args:
-        target: of the attempt, None if unknown; steps far beyond it do not count.
+    `target`: of the attempt, None if unknown; steps far beyond it do not count.
     """
     reported = {step for line in tail(spool) if (step := _step(line, least=0)) is not None}
     steps = sorted(step for step in reported if step <= highest_step(target))

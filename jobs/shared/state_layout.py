@@ -1,7 +1,4 @@
-"""Groups of ranks that share samples, and layouts of the built-in trainer's state in checkpoints.
-
-All by the fields of the spec's `train`; missing fields have the spec's defaults.
-"""
+"""Groups of ranks that share samples, and layouts of the built-in trainer's state, by the fields of `train`."""
 
 from __future__ import annotations
 

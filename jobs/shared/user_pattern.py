@@ -20,14 +20,7 @@ AGAIN_S: Final = 0.01
 class UserPattern:
     """A pattern with a limited search time in all; then it is given up, and matches nothing.
 
-    Only the main thread may search.
-
-    Attributes:
-        pattern: its text.
-        given_up: whether its time is used up.
-
-    Raises:
-        re.error: it is no regular expression.
+    Only the main thread may search. Raises re.error: it is no regular expression.
     """
 
     def __init__(self, pattern: str, limit_s: float = SEARCH_S) -> None:

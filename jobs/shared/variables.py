@@ -64,17 +64,13 @@ def of_another_process(name: str) -> bool:
 
 
 def inheritable(env: Mapping[str, str], kept: Collection[str] = ()) -> dict[str, str]:
-    """Return an environment without the variables of another job, rank or run, except those in ``kept``."""
+    """Return an environment without the variables of another job, rank or run, except ``kept``."""
     kept = {"SLURM_CONF", *kept}
     return {name: value for name, value in env.items() if name in kept or not of_another_process(name)}
 
 
 def digests(env: Mapping[str, str], explicit: Collection[str]) -> dict[str, str]:
-    """Return a short hash of the value of each inherited variable that may change the speed of a training.
-
-    Args:
-        explicit: names that the spec itself sets: these are part of the configuration.
-    """
+    """Return a short hash of each inherited variable that may change the speed, except ``explicit`` variables."""
     return {
         name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:12]
         for name, value in sorted(env.items())

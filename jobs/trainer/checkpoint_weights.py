@@ -27,18 +27,13 @@ _MODEL: Final = "model."
 
 
 class SavedWeights:
-    """The weights of a checkpoint by the model's own names.
+    """The weights of a checkpoint by the model's own names, in its memory-mapped files until they are read.
 
-    They stay in its memory-mapped files until they are read. For fp32 weights of a training in half precision with
-    ZeRO 1 or 2, DeepSpeed joins all of them in memory first: four bytes a parameter.
+    For fp32 weights of a training in half precision with ZeRO 1 or 2, DeepSpeed joins all of them in memory first.
+    Raises ValueError: the files are not of this trainer, or their number of shards does not fit.
     """
 
     def __init__(self, folder: Path, tag: str, dtype: torch.dtype) -> None:
-        """Open the files.
-
-        Raises:
-            ValueError: the files are not of this trainer, or their number of shards does not fit.
-        """
         with weights_only():
             self._weights = _whole(folder, tag, dtype)
 
@@ -109,22 +104,15 @@ def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
 
 
 class _Joined:
-    """A weight of which several ranks have parts, joined when it is asked for."""
+    """A weight of which several ranks have parts; `pieces`: weights of equal size in it, each cut by itself."""
 
     def __init__(self, parts: Sequence[Any], dim: int = 0, pieces: int = 1, *, turned: bool = False) -> None:
-        """Take the parts.
-
-        Args:
-            parts: tensors, or weights that DeepSpeed gathers into a tensor on request.
-            pieces: number of weights of equal size in this weight, each cut by itself.
-        """
         self._parts, self._dim, self._pieces, self._turned = parts, dim, pieces, turned
         sizes = list(parts[0].shape)
         sizes[dim] = sum(part.shape[dim] for part in parts)
         self.shape = torch.Size(sizes[::-1] if turned else sizes)
 
     def contiguous(self) -> Tensor:
-        """The whole weight."""
         cut = [part.contiguous().chunk(self._pieces, self._dim) for part in self._parts]
         whole = torch.cat([part for piece in zip(*cut, strict=True) for part in piece], self._dim)
         return whole.t().contiguous() if self._turned else whole
@@ -148,7 +136,6 @@ def _without_zero(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _parted(flats: Mapping[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Weights out of the two tensors that they lie joined in, see `FlatModel`."""
     parts, module = dict[str, Tensor](), state["module"]
     for names, flat in zip(_by_group(state), (flats[MATRICES], flats[VECTORS]), strict=True):
         pieces = flat.flatten().split([module[name].numel() for name in names])

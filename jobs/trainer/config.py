@@ -33,10 +33,8 @@ class TrainerDataset:
 class SearchPlan:
     """A search for the micro-batch instead of a training.
 
-    Attributes:
-        share: samples of a rank in an optimizer step of the run.
-        seconds: time limit for trying larger sizes.
-        too_big: a size that did not fit before; None for none.
+    `share`: samples of a rank in an optimizer step of the run; `seconds`: limit for trying larger sizes; `too_big`: a
+    size that did not fit before.
     """
 
     __pydantic_config__: ClassVar = EXACT
@@ -50,13 +48,8 @@ class SearchPlan:
 class TrainerConfig:
     """The training of an attempt, with the fields of ``train.json``, which names all of them; as in the spec's `train`.
 
-    Only a field that is new in a version has a default here, for attempts that the version before has queued.
-
-    Attributes:
-        global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world /
-            (sequence_parallel * tensor_parallel)``, in samples.
-        steps: optimizer steps; None when ``epochs`` decides.
-        search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
+    Only a field that is new in a version has a default here, for attempts that the version before has queued. In
+    samples, ``global_batch = micro * accumulation * world_size / (sequence_parallel * tensor_parallel)``.
     """
 
     __pydantic_config__: ClassVar = EXACT
@@ -111,11 +104,7 @@ class TrainerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read ``train.json``.
-
-        Raises:
-            ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
-        """
+        """Read ``train.json``. Raises ValueError: it is of another version, or its batch arithmetic does not hold."""
         config = decode(cls, json.loads(text))
         at_once = config.micro_batch * config.accumulation * config.world_size
         if config.global_batch * config.ranks_per_sample != at_once:
@@ -141,11 +130,7 @@ class TrainerConfig:
 class Job:
     """This rank's place in the attempt, from the environment.
 
-    Attributes:
-        attempt_dir: folder of this attempt alone.
-        resume: verified checkpoint to continue from, or None for a fresh start.
-        local_world: ranks on this node.
-        gpu_mem_bytes: limit of this rank's GPU memory, or None for all.
+    `resume`: verified checkpoint to continue from; `gpu_mem_bytes`: limit of this rank's GPU memory, or None for all.
     """
 
     rank: int
@@ -164,11 +149,7 @@ class Job:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """Read the launcher's and the campaign's variables.
-
-        Raises:
-            KeyError: a variable is missing: the trainer was not started by a campaign.
-        """
+        """Read the launcher's and the campaign's variables. Raises KeyError: a variable is missing."""
         return cls(
             rank=int(env["RANK"]),
             local_rank=int(env["LOCAL_RANK"]),

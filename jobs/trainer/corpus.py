@@ -18,10 +18,7 @@ SUFFIXES = (".txt", *RECORDS)
 
 @dataclass(frozen=True)
 class Corpus:
-    """A stream of text.
-
-    A plain text file is a document; so is each record of a JSON lines or parquet file or of a hub data set. Records
-    with null as text, which collections from the web have, are skipped.
+    """A stream of text. A plain text file is a document; so is each record of other files or of the hub.
 
     Attributes:
         split: of a folder, the files whose path begins so; a slice (`train[:20%]`) takes part of the records, and of a
@@ -44,11 +41,7 @@ class Corpus:
         return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
     def stretches(self) -> list[tuple[Path, int, int]]:
-        """Return the local files with their first record and the one after their last; none of a data set of the hub.
-
-        Raises:
-            FileNotFoundError: as ``documents`` does.
-        """
+        """Return the local files, each with its first record and that after its last; none of the hub."""
         files, instruction = self._files(), self._sliced()[1]
         if not files or not instruction:
             return [(file, 0, sys.maxsize) for file in files]
@@ -64,8 +57,7 @@ class Corpus:
     def documents(self) -> Iterator[Iterator[str]]:
         """Yield each document as an iterator over its pieces of text (a long file never lies in memory whole).
 
-        Raises:
-            ValueError: a file's content does not fit its suffix, or a record lacks text in ``text_field``.
+        Raises ValueError: a file's content does not fit its suffix, or a record lacks text in ``text_field``.
         """
         for file, first, past in self.stretches():
             if (first, past) == (0, sys.maxsize):
@@ -156,7 +148,7 @@ class Corpus:
 
 
 def _bounds(instruction: str, count: int) -> tuple[int, int]:
-    """Return the first record of a slice and the one after its last, of so many records."""
+    """Return the first record of a slice and the record after its last, of so many records."""
     from datasets import ReadInstruction
 
     [part] = ReadInstruction.from_spec(instruction).to_absolute({"train": count})

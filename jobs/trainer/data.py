@@ -1,8 +1,7 @@
 """Prepared tokens: each text is tokenised once, into a memory-mapped file that all runs share.
 
 Documents are joined, each ended by the end-of-text token, and cut into samples of ``seq_len`` inputs and as many
-targets (the input one token later). So nothing is padded, and every token is a target exactly once an epoch.
-With `packing: false` each document is a sample instead: cut, or filled with the end-of-text token.
+targets (the input one token later). With `packing: false` each document is a sample, cut or filled up.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ LEFT_S = 3600.0
 class Samples:
     """A stretch of tokens as samples of ``seq_len`` inputs with their targets.
 
-    Attributes:
-        tokens: ids, shape (token_count,); usually memory-mapped.
-        padded: no sample has a target for its last input: what follows is another document.
+    `padded`: no sample has a target for its last input: what follows is another document.
     """
 
     tokens: NDArray[np.integer[Any]]
@@ -53,14 +50,10 @@ class Samples:
     padded: bool = False
 
     def __len__(self) -> int:
-        """Return the number of whole samples; the tokens after the last are not used."""
         return max(0, len(self.tokens) - (not self.padded)) // self.seq_len
 
     def read(self, indices: Indices) -> NDArray[np.int64]:
-        """Tokens of some samples, shape (len(indices), seq_len + 1): inputs are ``[:, :-1]``, targets ``[:, 1:]``.
-
-        If they are padded, the last target is 0 and has no meaning.
-        """
+        """Return tokens of samples, shape (len(indices), seq_len + 1); if padded, the last target has no meaning."""
         positions = indices[:, None] * self.seq_len + np.arange(self.seq_len + (not self.padded))
         tokens: NDArray[np.int64] = self.tokens[positions].astype(np.int64)
         return np.pad(tokens, ((0, 0), (0, int(self.padded))))
@@ -89,11 +82,8 @@ def load(
 ) -> Data:
     """Open the run's prepared data.
 
-    The first rank names the folders: nodes may see other times of the same files, or miss them.
-
-    Args:
-        prepare: tokenise missing text (on a rank); else wait until that rank has done it.
-        share: broadcasts a value of the preparing rank to all ranks; called once, by all.
+    The first rank prepares missing text and names the folders with `share`, which broadcasts: nodes may see other times
+    of the same files, or miss them.
 
     Raises:
         ValueError: the text is too short for one batch, or held out and trained on, or the model names no tokenizer.
@@ -126,8 +116,7 @@ def load(
 def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
     """Return the complete folder of the corpus's tokens; make it if it is missing.
 
-    Processes that want the same folder wait for the first. If the file system lacks locks they work side by side, and
-    still no process sees half a folder: it gets its name when it is complete.
+    Without locks of the file system processes work side by side, and still none sees half a folder.
     """
     folder = _folder(corpus, tokenizer, data_dir)
     _prepare(folder, corpus, tokenizer)
@@ -154,7 +143,6 @@ def tokenizer_name(config: TrainerConfig) -> str:
 
 
 def _corpora(dataset: TrainerDataset, pad_to: int | None) -> list[Corpus]:
-    """Return the text to train on, and the held-out text unless that is the end of the first."""
     main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field, pad_to)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]

@@ -82,7 +82,7 @@ class DdpEngine(TorchEngine):
     def save_checkpoint(
         self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
     ) -> None:
-        """Write ``save_dir/tag``, from the first rank: all have the same. Args: save_latest: as in DeepSpeed's."""
+        """Write ``save_dir/tag``, from the first rank: all have the same."""
         del save_latest
         if dist.get_rank():
             return

@@ -40,10 +40,9 @@ _OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitione
 def keep_reduce_buckets(config: TrainerConfig) -> None:
     """Make compiled backward passes of this process keep their buckets; call it before anything is compiled.
 
-    DeepCompile with ZeRO 1 and accumulation aborts in its second step in DeepSpeed 0.19.8. At the end of each backward
-    pass it drops the buckets in which gradients are reduced. A pass that only accumulates makes no bucket again, but
-    from the second step on its end resets a missing bucket: ``Assertion `hasKey(current_buffer_, scalar_type)'
-    failed``. So the buckets stay, as in earlier versions. That costs their memory while the optimizer steps.
+    DeepCompile with ZeRO 1 and accumulation aborts in its second step in DeepSpeed 0.19.8: the end of each backward
+    pass drops the buckets in which gradients are reduced, and a pass that only accumulates makes none again. Kept
+    buckets cost their memory while the optimizer steps.
     """
     if config.deepcompile and config.zero_stage == 1 and config.accumulation > 1:
         zero_1_and_2_compile.should_release_reduce_buckets = lambda *_graph: False
@@ -78,12 +77,9 @@ def _compiled_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
 def spare_the_host() -> None:
     """Remove work of DeepSpeed that does not change the result of a step. Once is enough.
 
-    ZeRO 3 does each of these hundreds of times a step, and a small step waits for them:
-
-    - ranges for Nsight Systems, which stay if that runs;
-    - messages that are not shown, each with a lookup of the rank and a description of a weight;
-    - a walk through the modules for each module's parameters;
-    - a search for a GPU and a new object for each lookup of the current stream.
+    ZeRO 3 does each of these hundreds of times a step: ranges for Nsight Systems, which stay if that runs; messages
+    that are not shown; walks through the modules for parameters; searches for a GPU at each lookup of the current
+    stream.
     """
     if _UNDER_NSIGHT not in os.environ:
         nvtx.enable_nvtx = False

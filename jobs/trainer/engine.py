@@ -58,8 +58,7 @@ def start_process_group(job: Job) -> torch.device:
 def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
     """Build the compiled operators that the configurations need, or wait until another process of this node has.
 
-    Raises:
-        ValueError: something is missing on the node that the operator needs.
+    Raises ValueError: something is missing on the node that the operator needs.
     """
     if swap_space.in_use(ds_config):
         _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
@@ -83,8 +82,8 @@ def from_first_rank(names: list[str]) -> list[str]:
 def leave_process_group() -> None:
     """End this rank's communication, as its last action.
 
-    On CPUs a thread of gloo still frees the last operation's tensors, for which it needs the interpreter. An
-    interpreter that shuts down by then ends the thread and, by SIGABRT, the rank (PyTorch 2.13).
+    On CPUs a thread of gloo still frees the last operation's tensors, for which it needs the interpreter (PyTorch
+    2.13).
     """
     dist.destroy_process_group()
     time.sleep(LET_GO_S)
@@ -140,9 +139,8 @@ def set_learning_rate(engine: Engine, rate: float) -> None:
 def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
     """Run the backward pass of a micro-batch and, after the last of a step, update the weights.
 
-    Returns:
-        2-norm of the step's gradients over all parameters before clipping; None before the last micro-batch, or if
-        DeepSpeed does not compute it.
+    Return the 2-norm of the step's gradients before clipping; None before the last micro-batch, or if it is not
+    computed.
     """
     scale = _loss_scale_left_out(engine)
     engine.backward(loss * scale)

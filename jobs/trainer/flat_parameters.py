@@ -1,8 +1,7 @@
 """A model whose parameters lie in two tensors, so that an optimizer step is a few large operations.
 
-DeepSpeed copies, casts and measures the gradient of each parameter in each step. GPT-2 has 148 parameters, and on a
-small batch the host needs longer for them than the device for the training. If the whole backward pass is a compiled
-graph, all gradients come at its end, so joining them delays no reduction. Without it they would be copied once more.
+DeepSpeed copies, casts and measures the gradient of each parameter in each step. If the whole backward pass is a
+compiled graph, all gradients come at its end, so joining them delays no reduction.
 """
 
 from __future__ import annotations
@@ -30,23 +29,16 @@ class _Part:
 
 
 class FlatModel(nn.Module):
-    """The inner model, with views of ``matrices`` and ``vectors`` for its parameters.
+    """The inner model, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters.
 
-    Attributes:
-        matrices: parameters of two and more dimensions, in order.
-        vectors: all others.
+    `copy_gradients`: a replayed CUDA graph writes into the memory of the next replay, while gradients are still
+    accumulated over micro-batches or read by the optimizer.
     """
 
     matrices: nn.Parameter
     vectors: nn.Parameter
 
     def __init__(self, inner: nn.Module, device: torch.device, *, copy_gradients: bool = False) -> None:
-        """Take the inner model's parameters. Its buffers stay with it on ``device``.
-
-        Args:
-            copy_gradients: copy gradients into memory of their own. A replayed CUDA graph writes into the memory of the
-                next replay, while gradients are still accumulated over micro-batches or read by the optimizer.
-        """
         super().__init__()
         parameters = list(inner.named_parameters())
         self._parts: dict[str, list[_Part]] = {}

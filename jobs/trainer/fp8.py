@@ -1,7 +1,6 @@
-"""Linear layers of transformer blocks in FP8, by torchao.
+"""Linear layers of transformer blocks in FP8, by torchao; everything else is as in bf16.
 
-Inputs, weights and gradients are rounded to 8 bits for each matrix product, with a scale for each tensor that is
-computed anew at each product. Everything else is as in bf16: other layers, weights, optimizer states, communication.
+Inputs, weights and gradients are rounded to 8 bits for each matrix product, with a scale for each tensor.
 """
 
 from __future__ import annotations
@@ -17,16 +16,9 @@ MULTIPLE: Final = 16
 
 
 def use_fp8(model: nn.Module, *, emulate: bool) -> int:
-    """Replace the linear layers of the model's blocks; the output layer and layers of odd sizes stay in bf16.
+    """Replace the linear layers of the model's blocks, except of odd sizes; return their number.
 
-    Args:
-        emulate: round to FP8, and multiply in a higher precision: for devices without FP8 products.
-
-    Returns:
-        The number of replaced layers.
-
-    Raises:
-        ValueError: torchao is missing, or no layer can be replaced.
+    `emulate`: round to FP8, and multiply in a higher precision. Raises ValueError: no torchao, or no layer fits.
     """
     try:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training

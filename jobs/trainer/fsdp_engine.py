@@ -100,7 +100,7 @@ class FsdpEngine(TorchEngine):
     def save_checkpoint(
         self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
     ) -> None:
-        """Write this rank's parts to ``save_dir/tag``. Args: save_latest: as in DeepSpeed's."""
+        """Write this rank's parts to ``save_dir/tag``."""
         del save_latest
         folder = Path(save_dir, tag)
         make_folder(folder)

@@ -25,11 +25,7 @@ _FP16_ROOM = 256.0
 def linear_cross_entropy(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: int) -> Tensor:
     """Mean cross-entropy (nats) of ``hidden @ weight.T`` over all targets that are not ``IGNORED_TARGET``.
 
-    Args:
-        hidden_NW: hidden states, shape (tokens, width).
-        weight_VW: the output layer's weights, shape (vocabulary, width).
-        target_N: token ids, shape (tokens,).
-        vocab_size: ids from here on are padding and take no part.
+    Shapes: (tokens, width), (vocabulary, width), (tokens,). Ids from `vocab_size` on are padding and take no part.
     """
     if torch.is_autocast_enabled(hidden_NW.device.type):
         dtype = torch.get_autocast_dtype(hidden_NW.device.type)

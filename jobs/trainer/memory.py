@@ -18,10 +18,7 @@ GB = 1e9
 class Peak:
     """The most that this rank's memory has held so far, in GB; without a GPU both are the peak resident set.
 
-    Attributes:
-        allocated_gb: by tensors.
-        reserved_gb: by PyTorch's allocator for them.
-        retries: how often the allocator had to give everything back and ask again, which costs much time.
+    `retries`: how often the allocator had to give everything back and ask again, which costs much time.
     """
 
     allocated_gb: float

@@ -42,13 +42,10 @@ class _Pending:
 class Meter:
     """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop.
 
-    Attributes:
-        stop_agreed: whether any rank was asked to stop.
-        reported: the last reported metrics.
+    `reported`: the last reported metrics.
     """
 
     def __init__(self, config: TrainerConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
-        """Start the clock."""
         self.stop_agreed = False
         self.reported: dict[str, float] = {}
         self._config = config
@@ -105,8 +102,7 @@ class Meter:
     def close(self, step: int, lr: float, norm: Tensor | float | None, extra: dict[str, float]) -> None:
         """End a step: start to gather its numbers and report the numbers of the step before.
 
-        Raises:
-            FloatingPointError: the loss of the step before is not finite; on all ranks.
+        Raises FloatingPointError, on all ranks: the loss of the step before is not finite.
         """
         peak, timed = self._peaks.read()
         self._retries = peak.retries
@@ -224,8 +220,6 @@ class Meter:
 
 
 class _Mark:
-    """A point in the device's time."""
-
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
         self.host_s, self.wall_s = time.perf_counter(), time.time()

@@ -46,8 +46,7 @@ class ModelFacts:
     """Facts of a model that its speed relates to, without padding of the vocabulary.
 
     Attributes:
-        matrix_parameters: weights that multiply for each token, without lookup tables, norms, biases, and a
-            mixture's experts that do not compute for the token.
+        matrix_parameters: weights that multiply for each token.
         attention_width: heads times head size, the mean over layers; a layer with a window counts in proportion.
         flops_per_token: ``6 matrix_parameters + 12 layers attention_width seq_len``.
     """
@@ -62,16 +61,14 @@ class ModelFacts:
 
 
 class NextTokenLoss(nn.Module):
-    """A causal language model that returns its loss, so that a single compiled graph holds both."""
+    """A causal language model that returns its loss, so that a single compiled graph holds both.
+
+    `first_position`: position of the inputs in their samples if ranks share samples, else None.
+    """
 
     def __init__(
         self, model: PreTrainedModel, vocab_size: int, *, fused: bool = False, first_position: int | None = None
     ) -> None:
-        """Prepare the loss of a model.
-
-        Args:
-            first_position: position of the inputs in their samples if ranks share samples, else None.
-        """
         super().__init__()
         self.model = model
         self.vocab_size = vocab_size
@@ -108,11 +105,8 @@ class NextTokenLoss(nn.Module):
 def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
     """Build the model with weights that do not depend on ZeRO stage, ranks and micro-batch.
 
-    Random weights are drawn on every rank's CPU from the seed, in fp32, and their vocabulary is padded; a model that
-    `shapes` knows needs no hub. Under ZeRO-3 weights are partitioned while they are drawn or read.
-
-    Raises:
-        ValueError: the model's vocabulary or positions are too few for the data.
+    Random weights are drawn on every rank's CPU from the seed, in fp32, and their vocabulary is padded. Under ZeRO-3
+    weights are partitioned while they are drawn or read. Raises ValueError: it does not fit the data.
     """
     logging.set_verbosity_error()
     model_config = find_model_config(config, data)
@@ -171,11 +165,9 @@ def causal_sdpa(
 
 
 def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTrainedConfig:
-    """The model's configuration before its vocabulary is padded.
+    """Return the model's configuration before its vocabulary is padded.
 
-    Raises:
-        ValueError: a field of the model is misspelt.
-        OSError: the hub does not have the model, or cannot be reached.
+    Raises ValueError: a field of the model is misspelt; OSError: the hub does not have the model, or cannot be reached.
     """
     fields = config.model
     if isinstance(fields, str):
@@ -191,11 +183,6 @@ def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTra
 
 
 def _refuse_misspelt(model: Mapping[str, Any]) -> None:
-    """Refuse misspelt fields: a configuration takes any name, so ``n_layers`` would silently train the default model.
-
-    Raises:
-        ValueError: a field that the model type lacks is close to a field that it has.
-    """
     for name, near in misspelt_fields(model).items():
         raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near}?")
 
@@ -273,7 +260,6 @@ def _require_plain_output(model: PreTrainedModel) -> None:
 
 
 def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
-    """Return the facts of a model before its vocabulary is padded."""
     config = model.config
     shapes = {name: whole_shape(p) for name, p in model.named_parameters()}
     matrices = _matrix_parameters(model, shapes)

@@ -106,7 +106,7 @@ def _described(error: tuple[str, str, str], config: dict[str, Any], places: list
 
 
 def _renamed(config: dict[str, Any], place: tuple[Any, ...]) -> str:
-    """Suggest the option that is meant: the nearest one that DeepSpeed has at this place."""
+    """Suggest the option that is meant: the nearest that DeepSpeed has at this place."""
     *around, name = place
     for other in get_close_matches(name, sorted(_model_fields()), 5, 0.7):
         tried = _without(config, place)
@@ -127,7 +127,7 @@ def _model_fields() -> set[str]:
 
 
 def _ignored(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the given keys that DeepSpeed ignores silently: those that its source does not contain.
+    """Return the given keys that DeepSpeed ignores silently: its source does not contain them.
 
     Only keys of the configuration and of its sections: below them, users may choose names.
     """

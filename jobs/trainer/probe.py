@@ -1,8 +1,7 @@
-"""The GPU memory of a rank, reported before the first step, so that an attempt that runs out of memory has reported it.
+"""The GPU memory of a rank, reported before the first step: `a + b x micro_batch`.
 
-Memory is `a + b x micro_batch`. `b` is measured with the real model on a few random samples. Of `a`, the present part
-is measured, and the part that training adds in its first steps is counted. Figures are allocated memory, not the memory
-that the allocator holds: that depends on earlier allocations, and near the limit the allocator returns unused memory.
+`b` is measured with the real model on a few random samples. Of `a`, the present part is measured, and the part that
+training adds is counted. Figures are allocated memory: the allocator's depends on earlier allocations.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ LARGEST_PROBE = 8
 def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     """Report event ``memory``: the largest need and the smallest usable memory of all ranks.
 
-    All ranks call it, when the engine is complete and before the first step. A figure that a rank cannot measure is
-    left out: training does not depend on it.
+    All ranks call it before the first step. A figure that a rank cannot measure is left out.
     """
     device = engine.device
     unknown = float("inf")
@@ -47,11 +45,7 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
 
 
 def _needs(engine: Engine, config: TrainerConfig, job: Job) -> tuple[float | None, float | None]:
-    """Return this rank's memory in GB, None for unknown parts.
-
-    The first part does not depend on the micro-batch (weights, gradients, optimizer states, buffers); the second is the
-    cost of each sample.
-    """
+    """Return this rank's memory in GB without samples, and the cost of each; None for unknown parts."""
     device = engine.device
     if device.type != "cuda":
         return _measured(lambda: memory.current_gb(device)), None
@@ -89,8 +83,7 @@ def _sample_gb(engine: Engine, config: TrainerConfig, job: Job) -> float | None:
 def _can_probe(engine: Any, config: TrainerConfig) -> bool:
     """Return whether a pass through the bare module takes the memory of a pass through the engine, and changes nothing.
 
-    The fused loss works on more than a few samples at a time, so few samples do not predict many. Ranks that share
-    samples would have to pass through the model together, and each rank decides by itself.
+    The fused loss works on more than a few samples at a time. Ranks that share samples would have to pass together.
     """
     converted = getattr(engine, "torch_autocast_enabled", lambda: False)()
     as_it_is = not (config.compile or config.deepcompile or config.fused_loss or converted)
@@ -101,11 +94,7 @@ def _can_probe(engine: Any, config: TrainerConfig) -> bool:
 
 
 def sample_cost_gb(peak_gb: Callable[[int], float], room_gb: float) -> float:
-    """Return the memory of one more sample of a micro-batch, in GB.
-
-    Args:
-        peak_gb: passes this number of samples through the model and returns the peak.
-    """
+    """Return the memory of one more sample of a micro-batch, in GB; ``peak_gb`` passes some through the model."""
     peak_gb(1)  # the first pass of a process also allocates what its libraries keep
     one_gb = peak_gb(1)
     larger = LARGEST_PROBE
@@ -127,8 +116,7 @@ def _peak_gb(model: NextTokenLoss, samples: int, seq_len: int, device: torch.dev
 def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch.device) -> None:
     """Run both passes of the model with random tokens; only the peak of memory changes.
 
-    Gradients are computed for the embedded tokens, not for the parameters, so that DeepSpeed's hooks on their gradients
-    do not run.
+    Gradients are computed for the embedded tokens, not for the parameters, so that DeepSpeed's hooks do not run.
     """
     embedded: list[Tensor] = []
 
@@ -172,7 +160,7 @@ def _bucket_bytes(engine: Any) -> int:
 
 
 def _state_bytes(engine: Any) -> int:
-    """Count two numbers for each weight that Adam updates here, one for other optimizers."""
+    """Count two numbers for each weight that Adam updates here, a single number for other optimizers."""
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
     updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]

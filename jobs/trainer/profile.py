@@ -25,7 +25,6 @@ class Profile:
     """Record the operators of some steps on the first rank, and write their times."""
 
     def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
-        """Prepare it."""
         self._steps = steps
         self._records = dist.get_rank() == 0
         self._folder = attempt_dir / FOLDER

@@ -1,8 +1,7 @@
 """The samples of each optimizer step, and this rank's micro-batches, copied ahead of the computation.
 
-The order is of seed and step alone, not of micro-batch or ranks. Step t consumes the samples [(t-1) G, t G) of an
-endless sequence in which every epoch is a permutation of all samples. So a run resumes by sample, and a smaller
-micro-batch changes nothing but the grouping of the same samples.
+Step t consumes the samples [(t-1) G, t G) of an endless sequence in which every epoch is a permutation of all samples,
+by the seed alone. So a run resumes by sample, and a smaller micro-batch only groups the same samples otherwise.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ def training_batches(
 def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device: torch.device) -> Iterator[MicroBatch]:
     """Yield this rank's micro-batches of the held-out text, the same number on every rank.
 
-    Ignored targets fill up the last batch. At most ``eval_batches`` global batches, so the text does not depend on the
-    micro-batch.
+    Ignored targets fill up the last batch. The text does not depend on the micro-batch.
     """
     limit = len(samples) if config.eval_batches is None else config.eval_batches * config.global_batch
     count = min(len(samples), limit)

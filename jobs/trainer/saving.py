@@ -41,8 +41,7 @@ _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|io
 def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: dict[str, float]) -> None:
     """Write the checkpoint of ``step``, complete or not at all. All ranks call it.
 
-    Raises:
-        OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
+    Raises OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
     """
     _require_room(job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
@@ -60,14 +59,10 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
 
 
 def restore(engine: Engine, job: Job) -> tuple[int, dict[str, float], bool]:
-    """Load the checkpoint to resume. All ranks call it.
+    """Load the checkpoint to resume; return its step, the step's reported metrics, and whether it was evaluated.
 
-    Returns:
-        Its step, 0 for a fresh start; the step's reported metrics; and whether the model was evaluated there.
-
-    Raises:
-        CheckpointError: the checkpoint is incomplete, or its files are damaged; later attempts skip a damaged one.
-        Exception: any other error of DeepSpeed; later attempts try it again.
+    All ranks call it. Raises CheckpointError: it is incomplete or damaged; later attempts skip a damaged checkpoint,
+    and try others again after any other error of DeepSpeed.
     """
     if job.resume is None:
         return 0, {}, False
@@ -121,7 +116,6 @@ def _require_room(job: Job) -> None:
 def _write(
     engine: Engine, job: Job, draft: Path, step: int, reported: dict[str, float], parts: int
 ) -> dict[str, FileEntry]:
-    """Write and sync all files below the draft; return them on every rank."""
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)
     dist.barrier()
@@ -178,8 +172,7 @@ def _reason(draft: Path, error: Exception) -> Exception:
 def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
     """Remove this rank's files at once: a full disk cannot take the records of the end.
 
-    The folder and the other ranks' files stay: a rank that still writes would report a missing folder as the cause. The
-    agent removes the rest when all ranks have ended.
+    A rank that still writes would report a missing folder as the cause. The agent removes the rest.
     """
     with suppress(OSError):
         for file in _written_by(job.rank, config.tensor_parallel, draft):

@@ -23,7 +23,6 @@ def learning_rate(config: TrainerConfig, step: int, steps: int) -> float:
 
 
 def _decay(schedule: str, progress: float) -> float:
-    """1 at progress 0; 0 at progress 1 unless the schedule is constant."""
     if schedule == "constant":
         return 1.0
     if schedule == "linear":

@@ -1,7 +1,6 @@
 """Times micro-batches in turn, from the configured size up, in a process of its own.
 
-Its weights, optimizer states and memory fragments end with the process; the training begins in a new process. Running
-out of memory ends the process, too; the measurements until then are written.
+Running out of memory ends the process, too; the measurements until then are written.
 """
 
 from __future__ import annotations
@@ -32,11 +31,8 @@ TIMED: Final = 3
 def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job) -> None:
     """Report event ``trial`` for each micro-batch, with the time and memory of a whole optimizer step of the run.
 
-    All ranks call it. It ends when larger sizes do not pay or would not fit, when the time is up, or when the campaign
-    asks to stop.
-
-    Raises:
-        RuntimeError, MemoryError: a size did not fit into a rank's memory; that rank has reported it.
+    All ranks call it. Raises RuntimeError, MemoryError: a size did not fit into a rank's memory; that rank has reported
+    it.
     """
     plan = config.search
     assert plan is not None

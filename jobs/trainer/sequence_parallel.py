@@ -1,8 +1,5 @@
 """Sequence parallelism, as in DeepSpeed-Ulysses: neighbouring ranks share each sample.
 
-Each rank has an equal stretch of the tokens. Only attention looks beyond: an all-to-all before it gives every rank all
-tokens of some heads, and another after it all heads of its own tokens.
-
 DeepSpeed's engine need not know. Every rank's loss is the mean over equally many tokens, so the mean of all ranks'
 gradients is the gradient of the whole batch, and ZeRO shards over all ranks as usual.
 """
@@ -34,9 +31,7 @@ def require_heads(model_config: PreTrainedConfig, ranks: int) -> None:
 def register(attention: _Attention, ranks: int) -> str:
     """Make an attention that ranks share, and return its name for Transformers. All ranks call it.
 
-    Args:
-        attention: of whole samples, on tensors (batch, heads, tokens, head size); returns (batch, tokens, heads, head
-            size).
+    `attention`: of whole samples, on tensors (batch, heads, tokens, head size).
     """
     group, _ = dist.new_subgroups(ranks)
 

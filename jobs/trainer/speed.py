@@ -38,13 +38,9 @@ def peak_flops(device: str) -> float | None:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of an optimizer step.
+    """The work of an optimizer step over all ranks: targets without padding, and FLOP of the model per token.
 
-    Attributes:
-        tokens: targets of a step over all ranks, without padding.
-        ranks: number of ranks.
-        flops_per_token: FLOP of the model per token, without padding.
-        peak_flops: FLOP/s of a device, None if unknown.
+    `peak_flops`: FLOP/s of a device, None if unknown.
     """
 
     tokens: int
@@ -60,11 +56,7 @@ class Work:
 
 
 class Speed:
-    """The times of an attempt's steps by the device's clock.
-
-    Args:
-        warm_up: number of first steps that do not count, at least one.
-    """
+    """The times of an attempt's steps by the device's clock; the first ``warm_up`` do not count."""
 
     def __init__(self, work: Work, warm_up: int) -> None:
         self._work, self._warm_up = work, warm_up

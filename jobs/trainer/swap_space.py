@@ -24,11 +24,8 @@ from .config import Job
 def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """Return the DeepSpeed configuration with a folder of this attempt in place of each folder on the disk.
 
-    Folders that killed attempts of the run have left on this node are removed.
-
-    Raises:
-        ValueError: the folder would not be this user's alone.
-        OSError: the disk's folder cannot be made.
+    Folders that killed attempts have left on this node are removed. Raises ValueError: it would not be this user's
+    alone.
     """
     config = deepcopy(dict(ds_config))
     for section in _sections(config):
@@ -44,10 +41,10 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
 
 
 def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[str, Any]:
-    """The DeepSpeed configuration with buffers into which a rank's part of each parameter fits, unless it names a size.
+    """Return the configuration with buffers into which a rank's part of each parameter fits, unless it names a size.
 
-    DeepSpeed's own hold 100 million numbers, five times: 2 GB of a rank's memory in fp32, which the system cannot page
-    out, however small the model; and too little for the embeddings of Llama 3 on fewer than six ranks.
+    DeepSpeed's own hold 100 million numbers, five times: 2 GB that the system cannot page out, however small the model;
+    and too little for the embeddings of Llama 3 on fewer than six ranks.
     """
     config = deepcopy(dict(ds_config))
     weights = config.get("zero_optimization", {}).get("offload_param") or {}

@@ -17,12 +17,7 @@ END = "<|endoftext|>"
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load ``bytes``, a local folder or a hub name.
-
-    Raises:
-        OSError: the tokenizer does not exist.
-        ValueError: it lacks a token that ends a text.
-    """
+    """Load ``bytes``, a local folder or a hub name. Raises OSError: there is none; ValueError: no token ends a text."""
     return ByteTokenizer() if name == BYTES else HubTokenizer(_from_transformers(name))
 
 
@@ -43,12 +38,7 @@ def tokenizer_identity(name: str) -> str:
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids, and an id for the end of a document. Needs no files.
-
-    Attributes:
-        vocab_size: number of ids, ``eos`` included.
-        eos: the id that ends a document.
-    """
+    """UTF-8 bytes as ids, and an id for the end of a document. Needs no files."""
 
     vocab_size: int = BYTES_VOCABULARY
     eos: int = 256

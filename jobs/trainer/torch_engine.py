@@ -14,11 +14,7 @@ from .config import TrainerConfig
 class TorchEngine(ABC):
     """Trains a model with fused AdamW; subclasses place the states and reduce the gradients.
 
-    Attributes:
-        module: the model.
-        optimizer: over the parameters of ``groups``.
-        device: this rank's device.
-        skipped_steps: optimizer steps left out because fp16 gradients overflowed.
+    `skipped_steps`: optimizer steps left out because fp16 gradients overflowed.
     """
 
     stage: ClassVar[int]

@@ -1,7 +1,7 @@
 """Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
 
-python -m dscampaign.jobs.trainer.transformers_folder    reads a `WeightsRequest` from standard input, as JSON, and ends
-                                                         with a line that describes its output, as JSON, too
+``python -m dscampaign.jobs.trainer.transformers_folder`` reads a `WeightsRequest` as JSON, and ends with a line of
+JSON.
 """
 
 from __future__ import annotations
@@ -39,13 +39,9 @@ _PIECES: Final = "pieces"
 
 @dataclass(frozen=True)
 class WeightsRequest:
-    """A request for the weights of a checkpoint.
+    """A request for the weights of a checkpoint, into an empty folder, in a number format of ``FORMATS``.
 
-    Attributes:
-        checkpoint: its folder.
-        train: the fields of the run's train.json; its split among ranks does not matter.
-        out: folder to write into; it exists and is empty.
-        dtype: number format of the weights, a key of ``FORMATS``.
+    `train`: the fields of the run's train.json; its split among ranks does not matter.
     """
 
     checkpoint: str
@@ -57,9 +53,7 @@ class WeightsRequest:
 def write(request: WeightsRequest) -> dict[str, Any]:
     """Write configuration, weights and tokenizer; return the number of parameters, the class and the tokenizer.
 
-    Raises:
-        ValueError: the checkpoint is not of this model.
-        OSError: the tokenizer or the model's configuration cannot be read, or the disk is full.
+    Raises ValueError: the checkpoint is not of this model; OSError: a part cannot be read, or the disk is full.
     """
     config, out = TrainerConfig.from_json(json.dumps(dict(request.train))), Path(request.out)
     name, dtype = tokenizer_name(config), FORMATS[request.dtype]
@@ -82,11 +76,7 @@ def write(request: WeightsRequest) -> dict[str, Any]:
 
 
 def _wanted(model: PreTrainedModel, weights: SavedWeights) -> dict[str, Tensor]:
-    """Return the model's weights by name, tied weights once.
-
-    Raises:
-        ValueError: the checkpoint's names or shapes differ; rows beyond the vocabulary are padding.
-    """
+    """Return the model's weights by name, tied weights once. Raises ValueError: the names or shapes differ."""
     wanted = dict(model.named_parameters()) | {
         name: buffer for name, buffer in model.state_dict().items() if name in dict(model.named_buffers())
     }

@@ -32,9 +32,8 @@ def random_model(
 ) -> PreTrainedModel:
     """Return a model with random weights in fp32.
 
-    Args:
-        ds_config: partition them by this DeepSpeed configuration with ZeRO 3, in its number format; None leaves them
-            whole. Call ``hand_over`` for a partitioned model when its vocabulary is padded.
+    `ds_config`: partition them by this configuration with ZeRO 3, in its number format; None leaves them whole. Call
+    ``hand_over`` for a partitioned model when its vocabulary is padded.
     """
     try:
         return _drawn(deepcopy(model_config), options, seed, ds_config)
@@ -96,7 +95,6 @@ def _mark(module: nn.Module) -> None:
 
 
 def _require_drawn(tensors: Iterator[Tensor]) -> None:
-    """Raise _NotDrawnError if a mark is left."""
     for tensor in tensors:
         if (mark := _mark_of(tensor)) is not None:
             ends = [tensor.detach()[(end,) * tensor.ndim].item() for end in (0, -1)]
@@ -138,7 +136,6 @@ class _Partition:
         self._first: Any = None  # as DeepSpeed has changed it
 
     def add(self, module: nn.Module) -> None:
-        """Take a module after its own weights are drawn."""
         own = module.parameters(recurse=False)
         self._drawn += [weight for weight in own if weight.shape[:1] != (self._tokens,)]
         if module in self._layers and sum(weight.nbytes for weight in self._drawn) >= WHOLE_BYTES:

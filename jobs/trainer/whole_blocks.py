@@ -23,11 +23,8 @@ _PREFETCH: Final = {"stage3_prefetch_bucket_size", "prefetch_bucket_size"}
 def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
     """Make DeepSpeed gather each of the model's blocks at once, unless its configuration names other modules.
 
-    Blocks are the modules that Transformers never divides among devices. A rank then holds a whole block more than it
-    computes with. Parameters from a disk are gathered by themselves, because each needs a buffer.
-
-    Returns:
-        The number of blocks; 0 if DeepSpeed's default is kept.
+    A rank then holds a whole block more than it computes with. Parameters from a disk are gathered by themselves,
+    because each needs a buffer. Return the number of blocks; 0 if DeepSpeed's default is kept.
     """
     zero = ds_config.get("zero_optimization") or {}
     from_disk = (zero.get("offload_param") or {}).get("device") == "nvme"

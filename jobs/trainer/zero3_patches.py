@@ -1,8 +1,7 @@
 """Patches of ZeRO 3: weights arrive and gradients are reduced with less work for the host; the values are the same.
 
 DeepSpeed 0.19.8 cuts out and joins the parts of all ranks weight by weight, and makes the host wait for the device
-after a few weights, at the end of each backward pass and of each step. The host is never ahead for long, and a small
-step waits for it.
+after a few weights, at the end of each backward pass and of each step.
 """
 
 from __future__ import annotations
