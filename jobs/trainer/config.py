@@ -27,6 +27,7 @@ class TrainerDataset:
     eval_split: str | None
     eval_fraction: float
     packing: bool = True
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)

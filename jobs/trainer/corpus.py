@@ -24,6 +24,7 @@ class Corpus:
         split: of a folder, the files whose path begins so; a slice (`train[:20%]`) takes part of the records, and of a
             text file's lines.
         pad_to: each document, and each line of a text file, is to become a sample of so many tokens; None to join them.
+        max_tokens: tokens to prepare, at most; None for all.
     """
 
     path: str
@@ -31,6 +32,7 @@ class Corpus:
     split: str | None
     text_field: str
     pad_to: int | None = None
+    max_tokens: int | None = None
 
     def identity(self) -> list[object]:
         """Return the text's identity as JSON: for local files path, size and time, else the hub's names."""
@@ -38,6 +40,7 @@ class Corpus:
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         stats += [self._sliced()[1]] if stats and self._sliced()[1] else []
         padded = [self.pad_to] if self.pad_to else []
+        padded += [f"{self.max_tokens} tokens"] if self.max_tokens else []
         return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
     def stretches(self) -> list[tuple[Path, int, int]]:
@@ -126,10 +129,13 @@ class Corpus:
     def _read_hub(self) -> Iterator[Iterator[str]]:
         import datasets  # likewise
 
-        records = datasets.load_dataset(self.path, self.name, split=self.split or "train")
-        if self.text_field not in records.column_names:
-            raise self._lacks_field(records.column_names, self.path)
-        for count, record in enumerate(records.select_columns([self.text_field]), 1):
+        stream = bool(self.max_tokens) and not self._sliced()[1]  # a stream has no slices
+        records = datasets.load_dataset(self.path, self.name, split=self.split or "train", streaming=stream)
+        if names := records.column_names:  # a stream may not know them
+            if self.text_field not in names:
+                raise self._lacks_field(names, self.path)
+            records = records.select_columns([self.text_field])
+        for count, record in enumerate(records, 1):
             yield from self._text(record, f"{self.path}, record {count}")
 
     def _text(self, record: Mapping[str, object], place: str) -> Iterator[Iterator[str]]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +144,7 @@ def tokenizer_name(config: TrainerConfig) -> str:
 
 
 def _corpora(dataset: TrainerDataset, pad_to: int | None) -> list[Corpus]:
-    main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field, pad_to)
+    main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field, pad_to, dataset.max_tokens)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]
     if dataset.eval_path is None:  # without a split, the files of a folder are all of its splits
@@ -199,8 +200,12 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
         with open(draft / "tokens.bin", "wb", opener=open_private) as file:
             count = 0
             for ids in _token_ids(corpus, tokenizer):
-                file.write(np.asarray(ids, dtype=dtype).tobytes())
-                count += len(ids)
+                room = sys.maxsize if corpus.max_tokens is None else corpus.max_tokens - count
+                room -= room % (corpus.pad_to or 1)
+                file.write(np.asarray(ids[:room], dtype=dtype).tobytes())
+                count += len(ids[:room])
+                if len(ids) >= room:
+                    break
             file.flush()
             os.fsync(file.fileno())
         meta = _Meta(dtype, count, tokenizer.vocab_size, tokenizer.eos)

@@ -88,6 +88,8 @@ class DatasetConfig(SpecSection):
     packing: bool = True
     """`false` makes a sample of each record, or line of a text file, cut or [padded](training.md#padded-samples) to
     seq_len."""
+    max_tokens: Positive | None = None
+    """Tokens to prepare, at most. A hub data set is then [streamed](training.md#large-data-sets), not downloaded."""
 
 
 class TrainConfig(SpecSection):

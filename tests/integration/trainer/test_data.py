@@ -65,6 +65,12 @@ def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatc
     (hub / "README.md").write_text("---\nconfigs:\n- {config_name: en, data_files: en/*.parquet}\n---\n")
     monkeypatch.setattr(datasets, "load_dataset", lambda path, *names, **kw: load(str(tmp_path / path), *names, **kw))
     named = Corpus("hub", "en", None, "text")
+    streamed = replace(named, max_tokens=3)
+    assert tokens(streamed, tmp_path / "data") == [*b"a", EOS, *b"b"]
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
+    assert tokens(replace(streamed, split="train[3:]"), tmp_path / "data") == [EOS, *b"c", EOS]
+    with pytest.raises(ValueError, match="no field 'body', there is id, text"):
+        tokens(replace(streamed, text_field="body"), tmp_path / "data")
     assert tokens(named, tmp_path / "data") == [*b"a", EOS, *b"b", EOS, EOS, *b"c", EOS]
     sliced = replace(named, split="train[:60%]")
     assert tokens(sliced, tmp_path / "data") == [*b"a", EOS, *b"b", EOS]
@@ -81,6 +87,7 @@ def test_a_slice_of_local_data_takes_records_of_all_files_and_lines_of_a_text(tm
     (folder / "valid.txt").write_text("v")
     of = partial(corpus, folder)
     assert tokens(of(split="train[:50%]"), tmp_path / "data") == [*b"a\nb\nc\n", EOS, *b"d", EOS]
+    assert tokens(of(split="train[:50%]", max_tokens=4), tmp_path / "data") == [*b"a\nb\n"]
     assert tokens(of(split="train[1:6]"), tmp_path / "data") == [*b"b\nc\n", EOS, *b"d", EOS, *b"e", EOS, *b"f", EOS]
     assert tokens(corpus(folder / "train-0.txt", split="train[-1:]"), tmp_path / "data") == [*b"c\n", EOS]
     halves = data.load(config(folder, split="train[:50%]", eval_split="train[50%:]"), tmp_path / "data", prepare=True)
@@ -115,6 +122,8 @@ def test_without_packing_each_record_is_a_padded_sample(tmp_path: Path) -> None:
         [*b"abcd"], [EOS] * 4, [*b"gh", EOS, EOS], [*b"i\nj", EOS],
     ]  # fmt: skip
     assert found.held_out.read(np.arange(len(found.held_out)))[:, :-1].tolist() == [[*b"klmn"]]
+    cut = data.load(config(folder, packing=False, max_tokens=11, eval_fraction=0.0), tmp_path / "data", prepare=True)
+    assert cut.train.tokens.tolist() == [*b"abcd", *[EOS] * 4]
     packed = data.load(config(folder), tmp_path / "data", prepare=True)
     assert packed.train.read(np.arange(1)).tolist() == [[*b"abcde"]]  # other tokens of the same text
 
