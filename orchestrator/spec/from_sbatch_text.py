@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from .launch_line import LaunchLine
 from .sbatch_options import Draft
 from .texts import secret_in
+from .yaml_source import parse_value, written
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
 _SEED: Final = re.compile(r"(?i)(?:^|[\s_.-])seed[= ]\{(\w+)\}")
-_PLAIN: Final = re.compile(
-    r"(?!.*:(?: |$))(?!(?:true|false|yes|no|on|off|null|~|[-+.\d]\S*)$)[\w./$~][\w./:@%+=$*~-]*(?: [\w./:@%+=$*~-]+)*"
-)
-_NUMERAL: Final = re.compile(r"0|[1-9]\d*|true|\d+(?::\d\d)+|\d+-\d\d?(?::\d\d)*")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true")
 
 
 def yaml_of(draft: Draft, source: str) -> str:
     """Return the text of the spec."""
     seed = _seed_of(draft)
     seeds, columns = _repeats(draft.columns, seed) if seed else ([], draft.columns)
-    text = "\n".join(_lines(draft, columns, seeds, has_seeds=seed in columns))
+    text = written(_document(draft, columns, seeds))
     text = text.replace(f"{{{seed}}}", "{seed}") if seeds else text
-    return "\n".join([*_notes(draft, source), text]) + "\n"
+    return "\n".join([*_notes(draft, source, has_seeds=seed in columns), text])
 
 
-def _notes(draft: Draft, source: str) -> Iterator[str]:
+def _notes(draft: Draft, source: str, *, has_seeds: bool) -> Iterator[str]:
     yield f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."
     yield f"# Taken over: lines {_spans(draft.taken)}."
-    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", draft.unclear)):
+    unclear = list(draft.unclear)
+    if draft.in_turn > 1 and "time" in draft.slurm:
+        unclear.append(("slurm.time", f"was for all {draft.in_turn} runs, one after another; now for each"))
+    if has_seeds:
+        unclear.append(("matrix", "compares each seed as a condition of its own; `repeats` takes consecutive seeds"))
+    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", unclear)):
         if notes:
             yield f"# {head}:"
             yield from (f"#   {place}: {_shown(text)}" for place, text in notes)
@@ -52,25 +54,19 @@ def _spans(places: list[str]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, lasts, strict=True))
 
 
-def _lines(draft: Draft, columns: Mapping[str, list[str]], seeds: Sequence[int], *, has_seeds: bool) -> Iterator[str]:
-    yield f"name: {_scalar(draft.name)}"
-    yield from (f"{name}: {_scalar(value)}" for name, value in draft.fields.items())
-    slurm = {name: value if _NUMERAL.fullmatch(value) else _scalar(value) for name, value in draft.slurm.items()}
-    if draft.in_turn > 1 and "time" in slurm:
-        slurm["time"] += f"  # was for all {draft.in_turn} runs, one after another; now for each"
-    yield from _section("slurm", slurm)
-    if draft.setup:
-        yield from ("  setup:", *(f"    - {_scalar(line)}" for line in draft.setup))
-    yield from _section("container", {name: _scalar(value) for name, value in draft.container.items()})
-    if draft.mounts:
-        yield f"  mounts: [{', '.join(map(_scalar, draft.mounts))}]"
-    yield from _section("env", {name: _scalar(value) for name, value in draft.env.items()})
-    if draft.line:
-        yield from _command(draft, draft.line, seeds[0] if seeds else None)
-    if columns:
-        yield from _matrix(columns, has_seeds=has_seeds)
-    if seeds:
-        yield f"repeats: {len(seeds)}"
+def _document(draft: Draft, columns: Mapping[str, list[str]], seeds: Sequence[int]) -> dict[str, Any]:
+    slurm = {name: _value(value) for name, value in draft.slurm.items()}
+    document: dict[str, Any] = {
+        "name": draft.name,
+        **draft.fields,
+        "slurm": slurm | ({"setup": draft.setup} if draft.setup else {}),
+        "container": draft.container | ({"mounts": draft.mounts} if draft.mounts else {}),
+        "env": draft.env,
+        **(_command(draft, draft.line, seeds) if draft.line else {}),
+        "matrix": _matrix(columns) if columns else {},
+        "repeats": len(seeds),
+    }
+    return {name: value for name, value in document.items() if value}
 
 
 def _seed_of(draft: Draft) -> str:
@@ -93,52 +89,36 @@ def _repeats(columns: dict[str, list[str]], seed: str) -> tuple[list[int], dict[
     return (seeds, others) if whole and seeds[-1] - seeds[0] + 1 == len(seeds) else ([], columns)
 
 
-def _section(name: str, fields: Mapping[str, str]) -> list[str]:
-    return [f"{name}:", *(f"  {key}: {value}" for key, value in fields.items())] if fields else []
-
-
-def _command(draft: Draft, line: LaunchLine, seed: int | None) -> Iterator[str]:
-    yield f"launcher: {line.launcher}"
-    if line.options:
-        yield f"launcher_options: [{', '.join(map(_scalar, line.options))}]"
-    if line.python:
-        yield f"python: {_scalar(line.python)}"
+def _command(draft: Draft, line: LaunchLine, seeds: Sequence[int]) -> dict[str, Any]:
     world = line.sizes.get("world", 0) // int(draft.sizes["nodes"])
     ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
-    if ranks and ranks != int(draft.sizes["gpus"]):
-        yield f"ranks_per_node: {ranks}"
     text = _joined(line.script)
+    train: dict[str, int] = {}
     if steps := _STEPS.search(text):
+        train["steps"] = int(steps[1])
         text = f"{text[: steps.start(1)]}{{steps}}{text[steps.end(1) :]}"
-    fields = {"steps": steps[1]} if steps else {}
-    yield from _section("train", {**fields, "seed": str(seed)} if seed is not None else fields)
-    yield f"command: {json.dumps(text, ensure_ascii=False)}" if "\n" in text else f"command: >-\n  {text}"
+    return {
+        "launcher": line.launcher,
+        "launcher_options": list(line.options),
+        "python": line.python,
+        "ranks_per_node": 0 if ranks == int(draft.sizes["gpus"]) else ranks,
+        "train": train | ({"seed": seeds[0]} if seeds else {}),
+        "command": text,
+    }
 
 
 def _joined(words: tuple[str, ...]) -> str:
     return " ".join(word if re.fullmatch(r"[\w@%+=:,./{}-]+", word) else shlex.quote(word) for word in words)
 
 
-def _matrix(columns: Mapping[str, list[str]], *, has_seeds: bool) -> Iterator[str]:
-    """Yield an axis for each placeholder, or the points themselves if they are not all combinations."""
-    yield "matrix:"
-    if has_seeds:
-        yield "  # each seed is compared as a condition of its own; `repeats` gives each point consecutive seeds"
+def _matrix(columns: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return an axis for each placeholder, or the points themselves if they are not all combinations."""
     rows = list(dict.fromkeys(zip(*columns.values(), strict=True)))
-    axes = {name: list(dict.fromkeys(values)) for name, values in columns.items()}
+    axes = {name: [_value(text) for text in dict.fromkeys(values)] for name, values in columns.items()}
     if prod(map(len, axes.values())) == len(rows):
-        yield from (f"  {name}: [{', '.join(map(_value, values))}]" for name, values in axes.items())
-        return
-    yield "  array:"
-    for row in rows:
-        pairs = (f"{name}: {_value(value)}" for name, value in zip(columns, row, strict=True))
-        yield f"    - {{{', '.join(pairs)}}}"
+        return axes
+    return {"array": [dict(zip(columns, map(_value, row), strict=True)) for row in rows]}
 
 
-def _value(text: str) -> str:
-    return text if re.fullmatch(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text) else _scalar(text)
-
-
-def _scalar(text: str) -> str:
-    """Return a YAML scalar that is certainly this text."""
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+def _value(text: str) -> Any:
+    return parse_value(text, "value") if _NUMBER.fullmatch(text) else text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import VersionedResolver
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, Problem, SpecError, UserError, dotted
@@ -222,23 +224,24 @@ def _positions(content: CommentedMap, key: Any) -> tuple[int, int, int, int]:
 
 def written(value: Any, *, flow: bool = False) -> str:
     """Return a value as YAML that `load` reads as the same; `flow`: on one line."""
-    import yaml
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Resolver, yaml.Representer = _Resolver, _Representer
+    yaml.default_flow_style, yaml.width, yaml.allow_unicode = flow, sys.maxsize, True
+    yaml.sort_base_mapping_type_on_output = False
+    text = StringIO()
+    yaml.dump(value, text)
+    return text.getvalue().removesuffix("...\n").removesuffix("\n" if flow else "")
 
-    class Dumper(yaml.SafeDumper):
-        """Quotes text that either version of YAML reads as something else."""
 
-    numbers = re.compile(r"[-+]?\d[\d_]*[eE][-+]?\d+|[-+]?0[ox]?[\da-fA-F_]+")
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", numbers, list("-+0123456789"))
+class _Representer(SafeRepresenter):
+    """Writes lists of words and numbers on one line."""
 
-    def represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
-        on_one_line = flow or not any(isinstance(item, dict | list) for item in items)
-        return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=on_one_line)
+    def represent_list(self, data: list[Any]) -> Any:
+        on_one_line = not any(isinstance(item, dict | list) or " " in str(item) for item in data)
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=on_one_line or None)
 
-    Dumper.add_representer(list, represent_list)
-    text: str = yaml.dump(
-        value, Dumper=Dumper, default_flow_style=flow, sort_keys=False, allow_unicode=True, width=sys.maxsize
-    )
-    return text.removesuffix("...\n").removesuffix("\n" if flow else "")
+
+_Representer.add_representer(list, _Representer.represent_list)
 
 
 def parse_value(text: str, field: str) -> Any:

@@ -83,12 +83,12 @@ def made_of(lines: str) -> str:
         (
             """#SBATCH -a 0-5\nS=(1 2 3)\nD=(8 9)\nL=(2 4)\ni=$((SLURM_ARRAY_TASK_ID / 3))
             python t.py --seed ${S[$((SLURM_ARRAY_TASK_ID % 3))]} --d ${D[$i]} --l ${L[$i]}\n""",
-            ["t.py --seed {seed} --d", "  seed: 1\n", "    - {d: 8, l: 2}\n    - {d: 9, l: 4}\nrepeats: 3\n"],
+            ["t.py --seed {seed} --d", "  seed: 1\n", "  - d: 8\n    l: 2\n  - d: 9\n    l: 4\nrepeats: 3\n"],
         ),
         ("for s in 7 5 6; do python t.py --x.random-seed=$s --o o/$s; done", ["seed: 5\n", "--o o/{seed}\nrepeats: 3"]),
         ("#SBATCH -a 1-3\npython t.py --seed $SLURM_ARRAY_TASK_ID\n", ["--seed {seed}\nrepeats: 3"]),
-        ("for seed in 1 2 40; do python t.py $seed; done", ["  # each seed is compared", "  seed: [1, 2, 40]"]),
-        ("for S in 1 2; do SEED=$S python t.py; done", ['  SEED: "{seed}"', "  seed: 1\n", "t.py\nrepeats: 2"]),
+        ("for seed in 1 2 40; do python t.py $seed; done", ["#   matrix: compares each seed", "  seed: [1, 2, 40]"]),
+        ("for S in 1 2; do SEED=$S python t.py; done", ["  SEED: '{seed}'", "  seed: 1\n", "t.py\nrepeats: 2"]),
         (
             "#SBATCH -a 1-3\nC=$(sed -n ${SLURM_ARRAY_TASK_ID}p c)\npython t.py --c $C --seed $SLURM_ARRAY_TASK_ID\n",
             ["task: [1, 2, 3]"],
@@ -108,9 +108,7 @@ def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
         ("srun bash -c 'python t.py |& tee log'", "#   2: |& tee log: logs go"),
         ("python t.py | grep -v x", "#   2: | grep -v x: no shell reads the output"),
         ("python t.py || exit 1", "#   2: || exit 1: the campaign retries"),
-        ("for a in 1 2; do python t.py $a; done", "  time: 20  # was for all 2 runs, one after another; now for each"),
-        ("for a in 1 2; do python t.py $a & done\nwait", "  time: 20\n"),
-        ("#SBATCH -a 1-2\npython t.py $SLURM_ARRAY_TASK_ID", "  time: 20\n"),
+        ("for a in 1 2; do python t.py $a; done", "#   slurm.time: was for all 2 runs, one after another; now for each"),
         ("apptainer exec -B $DATA:/data a.sif python t.py", "DATA is not set here: write its value"),
         ("source activate $1\npython t.py", "#   2: source activate $1: a job has no arguments"),
         ("[ -d c ] && R=c\npython t.py $R", "#   2: [ -d c ] && R=c: a condition"),
@@ -120,6 +118,11 @@ def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
 )
 def test_the_rest_of_a_line_is_accounted_for(lines: str, words: str) -> None:
     assert words in made_of(lines)
+
+
+def test_runs_side_by_side_shared_no_time_limit() -> None:
+    for lines in ("for a in 1 2; do python t.py $a & done\nwait", "#SBATCH -a 1-2\npython t.py $SLURM_ARRAY_TASK_ID"):
+        assert "slurm.time" not in made_of(lines)
 
 
 def test_a_file_that_is_no_batch_script(capsys: pytest.CaptureFixture[str]) -> None:
