@@ -86,7 +86,7 @@ def siblings(plan: Plan, work: Path, limit_s: float) -> dict[str, Any]:
     campaign = run_campaign(plan, work, "siblings", plan.seeds, limit_s, **whole)
     runs = [run_document(*row) for row in campaign.rows()]
     attempts = [attempt for run in runs for attempt in run["attempts"]]
-    line = campaign.ledger().fit()
+    line = campaign.ledger().line
     return {
         "seconds": time.monotonic() - began_s,
         "completed": sum(run["state"] == "completed" for run in runs),

@@ -23,16 +23,6 @@ OFFLOAD_OPTIMIZER: Final = "offload_optimizer"
 ZERO_STAGE: Final = "zero_stage"
 
 
-def parse(changes: str) -> tuple[str, ...]:
-    """The changes that an attempt's `changes` names, in the order in which they were taken."""
-    return tuple(changes.split())
-
-
-def text(changes: Collection[str]) -> str:
-    """The changes as an attempt keeps them."""
-    return " ".join(changes)
-
-
 def next_change(config: RunConfig, allowed: Collection[ConfigChange], previous: Collection[str]) -> str | None:
     """Return the next allowed change if the micro-batch cannot be reduced; None if none is left."""
     if config.command is not None:

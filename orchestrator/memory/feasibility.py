@@ -16,7 +16,7 @@ _DRAWN = 4  # bytes of a weight in fp32
 
 @dataclass(frozen=True)
 class Shortage:
-    """The reason that a run cannot fit: need, room, and a configuration that would fit."""
+    """The reason that a run cannot fit, and a configuration that would."""
 
     message: str
     hint: str
@@ -24,13 +24,9 @@ class Shortage:
 
 @dataclass(frozen=True)
 class ModelNeeds:
-    """The model of a run.
+    """Whether a run names a model, and what is known of it.
 
-    Attributes:
-        model: whether the run names a model.
-        parameters: number of its parameters; None if unknown.
-        states: memory of its states in training; None for a command.
-        shortage: reason that it cannot fit; None if it can, or if the machine is unknown.
+    The states are None for a command, the shortage if the model can fit or the machine is unknown.
     """
 
     model: bool = False

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, median
+from statistics import linear_regression, median
 from typing import Any, Final
 
 from dscampaign.db.records import UNKNOWN, MemoryObservation
@@ -142,45 +142,25 @@ def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[Me
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
     for observation in observations:
-        by_device[_place(observation)[0]].append(observation)
-    kept = [observation for group in by_device.values() for observation in _of_newest_version(group)]
-    expired_s = now_s - OOM_EXPIRES_S
-    recent = [
-        observation
-        for observation in kept
-        if not observation.oom or observation.created_s is None or observation.created_s >= expired_s
-    ]
-    return [observation for observation in recent if not observation.oom or not _refuted(observation, kept)]
+        by_device[observation.key.rpartition("|")[0]].append(observation)
+    return [observation for group in by_device.values() for observation in _counting(group, now_s - OOM_EXPIRES_S)]
 
 
-def _place(observation: MemoryObservation) -> tuple[str, str]:
-    """The device and the version of PyTorch: the end of the key."""
-    before, _, version = observation.key.rpartition("|")
-    return before, version
-
-
-def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[MemoryObservation]:
-    """Return the observations of the newest version, and of unknown versions, if it has trained; else all."""
-    newest = next(
-        (version for observation in reversed(observations) if (version := _place(observation)[1]) != UNKNOWN), None
-    )
-    trained = any(_trained(observation) and _place(observation)[1] == newest for observation in observations)
-    return [observation for observation in observations if not trained or _place(observation)[1] in {newest, UNKNOWN}]
-
-
-def _trained(observation: MemoryObservation) -> bool:
-    return not observation.oom and observation.peak_gb is not None
-
-
-def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:
-    """Return whether a micro-batch at least as large has trained since, on the same device."""
-    return any(
-        _trained(other)
-        and other.micro_batch >= failed.micro_batch
-        and _place(other)[0] == _place(failed)[0]
-        and (other.created_s or 0.0) > (failed.created_s or 0.0) > 0.0
-        for other in others
-    )
+def _counting(group: Sequence[MemoryObservation], since_s: float) -> Iterator[MemoryObservation]:
+    versions = [observation.key.rpartition("|")[2] for observation in group]
+    newest = next((version for version in reversed(versions) if version != UNKNOWN), None)
+    trained = [not observation.oom and observation.peak_gb is not None for observation in group]
+    if any(has and version == newest for has, version in zip(trained, versions, strict=True)):
+        trained = [has for has, version in zip(trained, versions, strict=True) if version in (newest, UNKNOWN)]
+        group = [each for each, version in zip(group, versions, strict=True) if version in (newest, UNKNOWN)]
+    for observation in group:
+        began_s = observation.created_s or 0.0
+        larger = (other for other, has in zip(group, trained, strict=True) if has)
+        larger = (other for other in larger if other.micro_batch >= observation.micro_batch)
+        refuted = began_s > 0 and any((other.created_s or 0.0) > began_s for other in larger)
+        expired = observation.created_s is not None and observation.created_s < since_s
+        if not (observation.oom and (refuted or expired)):
+            yield observation
 
 
 @dataclass(frozen=True)
@@ -220,16 +200,9 @@ class Ledger:
                 by_device[observation.key].append(observation.usable_gb)
         return min((median(sizes) for sizes in by_device.values()), default=None)
 
-    def fit(self) -> tuple[float, float] | None:
-        """Return `a` and `b` of `a + b x micro_batch`, in GB; None if too little is known."""
-        return self._line
-
     def predict_gb(self, micro_batch: int) -> float | None:
         """Return the peak memory of a rank with this micro-batch, in GB; None if too little is known."""
-        if self._line is None:
-            return None
-        base_gb, sample_gb = self._line
-        return base_gb + sample_gb * micro_batch
+        return self.line[0] + self.line[1] * micro_batch if self.line else None
 
     def fits(self, micro_batch: int) -> bool | None:
         """Return whether a micro-batch fits on every device seen; None if unknown.
@@ -254,28 +227,20 @@ class Ledger:
     @cached_property
     def predicts(self) -> bool:
         """Whether there is a line, and no out-of-memory that it did not foresee."""
-        if self._line is None or self.usable_gb is None:
+        if self.line is None or self.usable_gb is None:
             return False
         return self.too_big is None or not self._predicted_to_fit(self.too_big)
 
     @cached_property
     def _peaks(self) -> tuple[tuple[int, float], ...]:
-        peaks = (
-            (observation.micro_batch, observation.peak_gb) for observation in self.observations if not observation.oom
-        )
-        return tuple((micro, peak) for micro, peak in peaks if peak is not None)
+        trained = (each for each in self.observations if not each.oom)
+        return tuple((each.micro_batch, each.peak_gb) for each in trained if each.peak_gb is not None)
 
     @cached_property
-    def _sample_gb(self) -> float | None:
-        """Return the largest measured memory of a sample, if it was measured by itself."""
-        return max(
-            (observation.per_sample_gb for observation in self.observations if observation.per_sample_gb), default=None
-        )
-
-    @cached_property
-    def _line(self) -> tuple[float, float] | None:
-        measured = _least_squares(self._peaks)
-        sample_gb = self._sample_gb
+    def line(self) -> tuple[float, float] | None:
+        """`a` and `b` of `a + b x micro_batch`, in GB; None if too little is known."""
+        measured = _rising_line(self._peaks)
+        sample_gb = max((each.per_sample_gb for each in self.observations if each.per_sample_gb), default=None)
         # Small micro-batches can all have the peak of the optimizer's step: a line through them would be too flat.
         if measured and measured[1] > _FLATTER * (sample_gb or 0.0):
             return measured
@@ -285,21 +250,16 @@ class Ledger:
             largest = max(micro for micro, _ in self._peaks)
             worst_gb = max(peak for micro, peak in self._peaks if micro == largest)
             return max(worst_gb - sample_gb * largest, 0.0), sample_gb
-        base_gb = max(
-            (observation.after_init_gb for observation in self.observations if observation.after_init_gb), default=None
-        )
+        base_gb = max((each.after_init_gb for each in self.observations if each.after_init_gb), default=None)
         return None if base_gb is None else (base_gb, sample_gb)
 
 
-def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
-    """Intercept and slope; None for fewer than two different micro-batches, or a line that does not rise."""
+def _rising_line(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
+    """Return intercept and slope; None for fewer than two different micro-batches, or a line that does not rise."""
     if len({micro for micro, _ in points}) < 2:
         return None
-    middle = fmean(micro for micro, _ in points)
-    mean_gb = fmean(peak for _, peak in points)
-    spread = sum((micro - middle) ** 2 for micro, _ in points)
-    slope = sum((micro - middle) * (peak - mean_gb) for micro, peak in points) / spread
-    return (mean_gb - slope * middle, slope) if slope > 0 else None
+    slope, intercept = linear_regression(*zip(*points, strict=True))
+    return (intercept, slope) if slope > 0 else None
 
 
 # -- what follows ----------------------------------------------------------------------------------------------
@@ -309,10 +269,8 @@ def start_micro_batch(global_batch: int, world_size: int, requested: int, ledger
     """Return the micro-batch to start a run with: the spec's, or less if that is known not to fit.
 
     Args:
-        global_batch: samples of an optimizer step over all ranks; it never changes.
-        world_size: ranks, or groups of ranks that share samples.
-        asked: the spec's micro-batch, a divisor of a rank's share.
-        ledger: of the run's memory key.
+        world_size: Ranks, or groups of ranks that share samples.
+        requested: The spec's micro-batch, a divisor of a rank's share.
     """
     if ledger.fits(requested) is not False:
         return Choice(requested, ledger.predict_gb(requested))
@@ -322,15 +280,8 @@ def start_micro_batch(global_batch: int, world_size: int, requested: int, ledger
 def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -> Choice | None:
     """Return the micro-batch to try after another ran out of memory, with the same global batch.
 
-    Args:
-        global_batch: samples of an optimizer step over all ranks; it never changes.
-        world_size: ranks, or groups of ranks that share samples.
-        failed: the micro-batch that did not fit; the ledger need not know of it yet.
-        ledger: of the run's memory key.
-
-    Returns:
-        The largest divisor of a rank's share that is predicted to fit; without a prediction the largest of at most
-        half the size, or a larger one that was seen to fit; None at micro-batch 1.
+    This is the largest divisor of a rank's share that is predicted to fit; without a prediction the largest of at most
+    half the size, or a larger one that was seen to fit; None at micro-batch 1. The ledger need not know the failure.
     """
     return _smaller(global_batch, world_size, failed, ledger.with_oom(failed))
 

@@ -1,12 +1,7 @@
-"""The memory of a model's states on a GPU and a node, by arithmetic. Pure.
+"""The memory of a model's states (weights, gradients, optimizer states) on a GPU and a node, by arithmetic. Pure.
 
-States are weights, gradients and optimizer states: a rank's need at any micro-batch. Activations come on top, and so
-does
-fragmentation: a run that fits here may still run out of memory, but a run that does not fit here never trains. A
-measurement of similar runs (`memory.py`) is the better figure.
-
-Sizes are those of "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari et al., 2020,
-section 3.1 and figure 1), and of the buffers in which DeepSpeed's stages 1 and 2 reduce gradients.
+Activations and fragmentation come on top. Sizes are those of "ZeRO: Memory Optimizations Toward Training Trillion
+Parameter Models" (Rajbhandari et al., 2020, section 3.1), and of the buffers in which stages 1 and 2 reduce gradients.
 """
 
 from __future__ import annotations
@@ -61,13 +56,9 @@ _SAYS_GB: Final = re.compile(r"(?<![a-z\d])(\d+)gb?(?![a-z\d])")
 
 @dataclass(frozen=True)
 class States:
-    """The memory of a model's states, in GB of 10^9 bytes.
+    """The memory of a model's states on the GPU of a rank, and offloaded to a node's memory or disk, in GB.
 
-    Attributes:
-        weights_gb, gradients_gb, optimizer_gb: on the GPU of a rank; with the optimizer, its own copy of the weights.
-        buffers_gb: on the GPU of a rank, in which ZeRO 1 and 2 reduce gradients.
-        host_gb: states offloaded to a node's memory.
-        disk_gb: states offloaded to a node's disk.
+    The optimizer's has its own copy of the weights; in the buffers ZeRO 1 and 2 reduce gradients.
     """
 
     weights_gb: float
@@ -101,15 +92,11 @@ def model_states(
     """Return the memory of a model's states.
 
     In half precision the optimizer keeps fp32 weights beside its moments; so it does with ZeRO in fp32, because
-    DeepSpeed gives it a copy. Stage 1 divides optimizer states among the ranks, 2 also gradients, 3 also weights. DDP
-    trains fp32 weights in any precision; so does FSDP2, which divides everything among the ranks.
+    DeepSpeed gives it a copy. DDP and FSDP2 train fp32 weights in any precision.
 
     Args:
         parameters: Of the whole model; of a rank if ranks share layers.
-        precision: fp32, tf32, bf16, fp16 or fp8.
-        zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
         ranks: Processes with the same parameters, among which ZeRO divides states.
-        ranks_per_node: Processes on a node; `ranks` by default.
         accumulation: Passes of an optimizer step. Between them stage 1 keeps whole gradients; with a single pass it
             divides them as stage 2 does.
         offload: Takes effect if ZeRO can: optimizer states from stage 1, weights with stage 3.
@@ -159,13 +146,7 @@ def parameters_of(config: RunConfig) -> int | None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The division of a run's work.
-
-    Attributes:
-        ranks: processes of the run.
-        ranks_per_node: processes on a node.
-        accumulation: passes of an optimizer step, None if unknown.
-    """
+    """The ranks of a run, and the passes of an optimizer step; None if unknown."""
 
     ranks: int
     ranks_per_node: int
@@ -204,10 +185,7 @@ def _divided(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
 
 
 def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
-    """Return the memory of the GPUs that a run requests, in GB of 10^9 bytes, by their type; None for an unknown type.
-
-    A size in the type's name counts: `a100_40gb`, `1g.10gb`.
-    """
+    """Return the memory of a requested GPU in GB, by its type or the size in its name (`1g.10gb`); None if unknown."""
     if slurm.gpu_type is None:
         return None
     name = slurm.gpu_type.lower()

@@ -18,7 +18,6 @@ from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.orchestrator.failures.exits import LAUNCH, NOT_TRUSTED, SET_UP
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
-from dscampaign.orchestrator.memory import config_changes
 
 from .actions import Finish
 from .snapshot import RunView
@@ -45,7 +44,7 @@ class EndedAttempt(Verdict):
     @property
     def changes(self) -> tuple[str, ...]:
         """The changes of its configuration, see `config_changes`."""
-        return config_changes.parse(self.row.changes)
+        return tuple(self.row.changes.split())
 
     @property
     def with_hint(self) -> str:

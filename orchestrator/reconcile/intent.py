@@ -102,7 +102,7 @@ def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
 
 def _unusual(action: Submit) -> str:
     micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
-    changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
+    changes = f" with {' '.join(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
     return micro + changes + exclude
 
@@ -131,7 +131,7 @@ def _new_attempt(
         task=task,
         position=position,
         job_token=job_token,
-        changes=config_changes.text(action.changes),
+        changes=" ".join(action.changes),
         memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,
         code=job_request.code_of(action.run, config),

@@ -294,7 +294,7 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
-    train = config_changes.changed(config, config_changes.parse(last.changes)).train
+    train = config_changes.changed(config, last.changes.split()).train
     newest = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
         run.config_hash,

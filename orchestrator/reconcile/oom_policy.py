@@ -44,7 +44,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     A change that was necessary once stays, until the ledger knows that more fits: only here, where the run starts again
     anyway, does the micro-batch grow. `last` is its newest attempt of the present configuration.
     """
-    changes = config_changes.parse(last.changes) if last else ()
+    changes = tuple(last.changes.split()) if last else ()
     train = view.config.train
     requested = train.fixed_micro_batch
     micro = (last.micro_batch if last else None) or requested

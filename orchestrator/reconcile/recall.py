@@ -191,7 +191,7 @@ class Recollection:
         submitted = task.said
         key = None
         with suppress(Exception):  # a configuration that cannot be read is told where its run is looked at
-            key = memory_key(config_changes.changed(run_config(run), config_changes.parse(submitted.changes)))
+            key = memory_key(config_changes.changed(run_config(run), submitted.changes.split()))
         return NewAttempt(
             run_id=run.id,
             generation=submitted.generation,

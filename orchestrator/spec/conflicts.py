@@ -21,11 +21,11 @@ _SEVERAL: Final = range(2, MAX_WHOLE + 1)
 _OFFLOADED: Final = ("optimizer", "full", "nvme")
 _NOT_DEEPSPEED: Final = ("ddp", "fsdp2")
 _FLASH: Final = ("flash_attention_2",)
-_WHOLE_LAYERS: Final = {"zero_stage": (3,), "deepcompile": _ON}
-_GRAPHS: Final = {"deepspeed_patches": (False,), "activation_checkpointing": _ON, "sequence_parallel": _SEVERAL}
+_WHOLE_LAYERS: Final[Mapping[str, Container[Any]]] = {"zero_stage": (3,), "deepcompile": _ON}
 _CLASHES: Final[Sequence[tuple[str, Container[Any], Mapping[str, Container[Any]]]]] = (
-    ("cuda_graphs", _ON, {"engine": _NOT_DEEPSPEED, "offload": _OFFLOADED, "tensor_parallel": _SEVERAL} | _GRAPHS),
-    ("cuda_graphs", _ON, _WHOLE_LAYERS),
+    ("cuda_graphs", _ON, {"engine": _NOT_DEEPSPEED, "offload": _OFFLOADED, "tensor_parallel": _SEVERAL}),
+    ("cuda_graphs", _ON, {"deepspeed_patches": (False,), "activation_checkpointing": _ON, **_WHOLE_LAYERS}),
+    ("cuda_graphs", _ON, {"sequence_parallel": _SEVERAL}),
     ("engine", _NOT_DEEPSPEED, {"zero_stage": (1, 2, 3), "deepcompile": _ON}),
     ("engine", ("ddp",), {"offload": _OFFLOADED, "attention": _FLASH}),
     ("engine", ("fsdp2",), {"offload": ("optimizer", "nvme"), "precision": ("fp16",)}),

@@ -224,7 +224,7 @@ def _positions(content: CommentedMap, key: Any) -> tuple[int, int, int, int]:
 
 def written(value: Any, *, flow: bool = False) -> str:
     """Return a value as YAML that `load` reads as the same; `flow`: on one line."""
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Representer = _Resolver, _Representer
     yaml.default_flow_style, yaml.width, yaml.allow_unicode = flow, sys.maxsize, True
     yaml.sort_base_mapping_type_on_output = False
