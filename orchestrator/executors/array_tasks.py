@@ -54,9 +54,8 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
     """Return the views of the wanted tasks by job id; a request that was sent twice has made two arrays.
 
     Args:
-        lines: the name of a job, and its view; jobs of others are passed over.
-        wanted: (token, index) of each task.
-        unseen: tasks that squeue does not show, which the accounting has a line of if they ever began.
+        lines: The name of a job, and its view; those of others are skipped.
+        unseen: Tasks that squeue does not show: the accounting has a line of them if they ever began.
     """
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
     tokens = {token: token for token, _ in wanted}  # ten thousand lines name the same few
@@ -102,21 +101,18 @@ def cancelled(
     shown_s: Callable[[], float],
     tasks_of: Callable[[str], Collection[int] | None],
 ) -> Jobs:
-    """Return the absent tasks that were cancelled alone in the queue, which leaves no trace.
+    """Return the absent tasks that were cancelled alone in the queue, which leaves no trace, nor a line of sacct.
 
-    The accounting has no line of them either. A list of the queue may lack some, so the controller itself is asked for
-    the tasks of the array. A task that it does not name either was cancelled before it began,
-
-    - if it waited a short time ago: Slurm shows ended jobs for a while, its MinJobAge;
-    - if it has been missed for long, and an accounting does not know it: there every task that begins gets a line.
+    The controller itself is asked for the tasks of the array, as a list of the queue may lack some. A task that it does
+    not name was cancelled before it began, if it waited a short time ago (Slurm shows ended jobs for a while), or if
+    it is missing for long and unknown to an accounting, which has a line for every task that begins.
 
     Args:
-        waited: tasks that are known to have waited.
-        absent: tasks that neither squeue nor the accounting shows.
-        unrecorded: those of them that an accounting would know if they had begun.
-        shown: the jobs in squeue: the accounting also knows arrays that Slurm has forgotten.
-        shown_s: returns for how long Slurm shows ended jobs.
-        tasks_of: returns the tasks of an array, by its number, that the controller names; None if unknown.
+        absent: Tasks that neither squeue nor the accounting shows.
+        unrecorded: Those of them that an accounting would know if they had begun.
+        shown: The jobs in squeue.
+        shown_s: Returns for how long Slurm shows ended jobs.
+        tasks_of: Returns the tasks of an array that the controller names; None if unknown.
     """
     missed = [entry for entry in waited if (entry.token, entry.task) in absent] if absent else []
     arrays = {_array(job) for job in shown} if missed else set()

@@ -85,12 +85,7 @@ class JobView(NamedTuple):
 
 
 class WaitedJob(NamedTuple):
-    """A job that waited in the queue when it was last seen.
-
-    Attributes:
-        ago_s: how long ago that was, or that it was submitted since; infinite if nobody knows.
-        missed_s: for how long it is known to be absent; 0 while it is not.
-    """
+    """A job that waited in the queue when it was last seen, `ago_s` ago, and is known to be absent for `missed_s`."""
 
     token: str
     task: int
@@ -104,11 +99,9 @@ class JobArray:
     """Attempts with equal resources, submitted as one job array; ``folder`` holds their payloads.
 
     Attributes:
-        size: how many jobs.
-        program: the module that runs on each node, with the folder as its argument.
-        workdir: folder in which it and the spec's `setup` start; None for that of this process.
-        shared: whether a job runs several attempts, see `jobs.agent.shared_job`.
-        lanes: how many of them it runs at a time.
+        program: The module that runs on each node, with the folder as its argument.
+        workdir: Folder in which it and the spec's `setup` start; None for that of this process.
+        shared: Whether a job runs several attempts, `lanes` at a time, see `jobs.agent.shared_job`.
     """
 
     token: str
@@ -144,12 +137,7 @@ class SubmissionRefused(Exception):
 
 
 class ArrayTooLarge(Exception):
-    """Nothing was submitted: the batch has too many elements; fewer may be accepted.
-
-    Args:
-        message: The executor's message.
-        for_now: The user's jobs in the queue are too many with it; else it is too large for any array.
-    """
+    """Nothing was submitted: the batch is too large, `for_now` only because of other jobs of the user in the queue."""
 
     def __init__(self, message: str, *, for_now: bool) -> None:
         super().__init__(message)
@@ -160,7 +148,6 @@ class SubmissionUnclear(Exception):
     """The batch may or may not have been submitted: list jobs before doing anything else.
 
     Args:
-        message: The message of sbatch, or the cause.
         full: Whether the cluster had no room for further jobs. If there is no job, that is nobody's fault.
         objects: Whether sbatch failed with an objection of its own: if there is no job, it refuses the batch for good.
     """
@@ -172,12 +159,11 @@ class SubmissionUnclear(Exception):
 
 @dataclass(frozen=True)
 class JobListing:
-    """The user's jobs that the executor knew at a single moment.
+    """The user's jobs that the executor knew at a single moment, by (token, index).
 
     Attributes:
-        jobs: by (token, index). Absence means unknown, never failed.
-        complete: whether an absent job was looked for everywhere it could be: in the queue and in the accounting.
-        rivals: likewise, of attempts with several jobs, which are not among ``jobs``: only the claim separates them.
+        complete: Whether an absent job was looked for in the queue and in the accounting; else it is unknown.
+        rivals: Attempts with several jobs, which are not among ``jobs``: only the claim separates them.
     """
 
     jobs: Mapping[tuple[str, int], JobView]
@@ -202,23 +188,15 @@ class Executor(Protocol):
     def submit(self, batch: JobArray) -> list[str]:
         """Submit the batch as one job array; return the job id of each of its elements, in order.
 
-        Raises:
-            SubmissionRefused: it will never be accepted.
-            ArrayTooLarge: a smaller one may be.
-            SubmissionUnclear: it may or may not have been submitted.
-            Unreachable, OSError: surely nothing was submitted.
+        Raises SubmissionRefused, ArrayTooLarge, SubmissionUnclear; Unreachable or OSError if nothing was submitted.
         """
 
     def list_jobs(
         self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()
     ) -> JobListing:
-        """Return the jobs of these batches (token → indexes), submitted after ``since_s``.
+        """Return the jobs of these batches (token → indexes), submitted after ``since_s``; raise Unreachable.
 
-        Args:
-            waited: jobs that are known to have waited, which is read only if a job is absent.
-
-        Raises:
-            Unreachable: the executor could not be reached.
+        `waited` is read only if a job is absent.
         """
 
     def nodes(self) -> int | None:
@@ -228,8 +206,4 @@ class Executor(Protocol):
         """Return the name of the cluster of all jobs; "" for none, or without an answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Cancel these jobs, if they still exist.
-
-        Raises:
-            Unreachable: the executor could not be reached.
-        """
+        """Cancel these jobs, if they still exist; raise Unreachable."""

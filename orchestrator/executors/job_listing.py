@@ -79,11 +79,9 @@ class _Question:
         return _Question({token: self.expected[token] for token in {token for token, _ in keys}}, self.user)
 
     def ask(self, command: Sequence[str], *, of_all: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """Ask squeue or sacct for the user's jobs of these names.
+        """Ask squeue or sacct for the user's jobs of these names; `of_all` are options that show everybody's.
 
-        Args:
-            of_all: options that show everybody's jobs. Both commands refuse a number without an account on this host,
-                as while the directory of accounts is away, and squeue then prints nothing, as if it had gone well.
+        Both refuse a number without an account on this host, and squeue then prints nothing, as if it had gone well.
         """
         names = f"--name={','.join(map(job_name, self.expected))}"
         done = ask([*command, f"--user={self.user}", names])
@@ -98,11 +96,7 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The jobs, those of them that squeue showed, and whether all places were looked at.
-
-    Attributes:
-        unrecorded: tasks that squeue does not show and the accounting, if there is one, does not know.
-    """
+    """The jobs, those in squeue, whether all places were looked at, and tasks that neither place has."""
 
     jobs: Jobs
     queue: Jobs

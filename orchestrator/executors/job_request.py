@@ -77,12 +77,12 @@ def payload(
     """Return the payload for the agents of an attempt.
 
     Args:
-        micro_batch: samples of one forward pass on a rank; None for the spec's, or for the search that it asks for.
+        micro_batch: None for the spec's, or for the search that it asks for.
         store: URL without a password to which agents push, or None.
-        min_resume_step: step of the newest checkpoint that was recorded.
-        workdir: folder in which the ranks start; "" for that of their agent.
-        python: runs the training if the spec names none; "" for this program's own.
-        code: hash of their copy of the code; any other text for none.
+        min_resume_step: Step of the newest checkpoint that was recorded.
+        workdir: Folder in which the ranks start; "" for that of their agent.
+        python: Runs the training if the spec names none; "" for this program's own.
+        code: Hash of their copy of the code; any other text for none.
     """
     run_paths = paths.run(run.name)
     search, micro_batch = _search(config, micro_batch)
@@ -140,10 +140,7 @@ def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None
 
 
 def search_key(config: RunConfig) -> str:
-    """Return a key that is equal for runs whose steps take as long and need as much: they train with one micro-batch.
-
-    Such are repeats, and points that differ in their learning rate alone.
-    """
+    """Return a key that is equal for runs with equal steps, such as repeats: they train with one micro-batch."""
     others: dict[str, Any] = {"retry": True, "prune": True, "forward": True, "metrics": True, "slurm": {"time"}}
     same = config.model_dump(mode="json", exclude={**others, "train": set(ALIKE_IN_SPEED)})
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
@@ -214,9 +211,8 @@ def resources(
     """Return the resources of a job, by submitit's names; jobs with equal resources share an array.
 
     Args:
-        runs: that the job runs at a time: if not all that fit on a node, it asks only for their parts of it.
-        mem_scale: factor on the memory of a node, after a host ran out of it.
-        exclude: nodes to exclude, besides those of the spec.
+        runs: That it runs at a time: if not all that fit on a node, it asks only for their parts of it.
+        mem_scale: Factor on the memory of a node, after a host ran out of it.
     """
     if config.executor == "local":
         return {"setup": list(config.local.setup)}
@@ -242,11 +238,7 @@ def shares_jobs(config: RunConfig) -> bool:
 
 
 def runs_per_job(config: RunConfig, likely_s: Iterable[float | None] = ()) -> int:
-    """Return how many runs a job runs at most.
-
-    Args:
-        likely_s: how long they take, None if unknown: `auto` then puts only those into a job that start at once.
-    """
+    """Return how many runs a job runs at most: `auto` takes those that likely fit, or else start at once."""
     if not shares_jobs(config):
         return 1
     slurm, times_s = config.slurm, list(likely_s)
@@ -297,10 +289,7 @@ def shared_jobs(items: Sequence[_T], most: int, run_of: Callable[[_T], RunRow | 
 
 
 def new_token(campaign: str, runs: Sequence[str]) -> str:
-    """Return a new name for a job array: the campaign, the common part of its runs, and chance.
-
-    Such as `nanogpt.lr-0.001.3f9a2c7b01`. People read it in squeue and as a folder, so it has no blanks.
-    """
+    """Return a new name for a job array, for people to read: the campaign, the common part of its runs, and chance."""
     places = zip(*(re.split("([_-])", run) for run in runs), strict=False)
     shared = takewhile(lambda words: len(set(words)) == 1, places)
     text = f"{campaign}.{''.join(words[0] for words in shared)}"[: TOKEN_LENGTH - SUFFIX_LENGTH - 1].rstrip("._-")

@@ -28,12 +28,7 @@ class OneJob:
 
 
 def find_job(job_id: str) -> OneJob:
-    """Ask scontrol, which forgets a job minutes after its end, then sacct, which not every cluster has.
-
-    Raises:
-        UserError: There is no such job, or it is an array.
-        Unreachable: Slurm did not answer.
-    """
+    """Ask scontrol, which forgets a job minutes after its end, then sacct; raise UserError or Unreachable."""
     if not JOB_ID.fullmatch(job_id):
         raise UserError(f"{job_id} is no job id", "give the number that sbatch printed, with an array's task: 12_3")
     trouble = recent = recorded = None

@@ -21,10 +21,7 @@ LONGEST_MIN = 1440
 
 
 def place_of(partition: str | None) -> tuple[bool, int]:
-    """Return whether all nodes of a partition, or the default one, are this machine, and a time limit in minutes.
-
-    Raises Unreachable.
-    """
+    """Return whether all nodes of a partition are this machine, and a time limit in minutes; raise Unreachable."""
     chosen = [f"--partition={partition}"] if partition else []
     done = ask(["sinfo", "--noheader", "-N", *chosen, "-o", "%P|%n|%l"])
     rows = [fields for line in done.stdout.splitlines() if len(fields := line.split("|")) == 3]
@@ -48,11 +45,7 @@ def queued(name: str) -> dict[str, str]:
 
 
 def submit(name: str, script: Path, command: Sequence[str], options: Mapping[str, str]) -> str:
-    """Write the script, which submits itself again before its time limit, and submit it; return the job's id.
-
-    Raises:
-        SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable: as for attempts.
-    """
+    """Submit a script that submits itself again before its time limit; return its id, or raise as for attempts."""
     values: dict[str, Value] = {
         "name": name,
         "script": script,

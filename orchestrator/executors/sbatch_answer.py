@@ -66,11 +66,7 @@ _PASSING: Final = re.compile(
 
 
 def submitted_id(stdout: str) -> str:
-    """Return the id of the submitted job.
-
-    Raises:
-        SubmissionUnclear: sbatch named none, or several.
-    """
+    """Return the id of the submitted job; raise SubmissionUnclear if sbatch named none, or several."""
     ids = set(_JOB_ID.findall(stdout))
     if len(ids) != 1:
         raise SubmissionUnclear(f"sbatch named {len(ids) or 'no'} jobs: {stdout.strip()!r:.200}")

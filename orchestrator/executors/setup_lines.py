@@ -1,11 +1,7 @@
-"""The lines of `setup` as jobs run them: one that fails ends the job, and leaves a record that needs no interpretation.
+"""The lines of `setup` as jobs run them, in a single shell, with a record of a line that fails.
 
-All lines run in a single shell, so that variables stay set. A line fails as under `set -e`: by its exit status, unless
-that is of a command whose failure the line itself handles (`|| true`, `if`, the left side of `&&`).
-
-A batch job's shell is no login shell, and may lack `module` and `conda`: before the first line that starts with an
-unknown command it reads the files of a login shell. The Python that the lines choose runs the training, see
-`SETUP_PYTHON`.
+A line fails as under `set -e`, by its exit status. A batch job's shell is no login shell, and may lack `module` and
+`conda`: before the first line that starts with an unknown command it reads the files of a login shell.
 """
 
 from __future__ import annotations
@@ -77,12 +73,7 @@ _COMMAND: Final = re.compile(r"\s*([\w.+-]+)(?=\s|;|$)")
 
 @dataclass(frozen=True)
 class SetUpFailure(Document):
-    """The line of `setup` that ended a job.
-
-    Attributes:
-        line: its number, from 1.
-        status: its exit status, or that with which it ended the shell; above 128 for a signal.
-    """
+    """The line of `setup` that ended a job, its number from 1, and its status: above 128 for a signal."""
 
     line: Number
     text: str
@@ -96,11 +87,7 @@ def record_of(batch: Path, index: int) -> Path:
 
 
 def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
-    """Return the shell lines that run ``lines`` and record the one that fails.
-
-    Args:
-        index: the task's number, in the shell's syntax.
-    """
+    """Return shell lines that run ``lines`` and record a failure; `index` is the task's, in the shell's syntax."""
     if not any(map(str.strip, lines)):
         return []
     folder = shlex.quote(str(batch))

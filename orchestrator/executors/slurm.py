@@ -40,11 +40,7 @@ _NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySi
 
 
 class SlurmExecutor:
-    """Slurm by its commands, for thousands of jobs.
-
-    Args:
-        folder: of the campaign, whose owner's jobs are listed; this user's without it.
-    """
+    """Slurm by its commands, for thousands of jobs of the owner of a campaign's folder; without one, this user's."""
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0
@@ -69,13 +65,7 @@ class SlurmExecutor:
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
     def forecast(self, batch: JobArray) -> str:
-        """Return Slurm's forecast of when and where the batch would start; nothing is submitted.
-
-        Raises:
-            SubmissionRefused: it would never be accepted, or not while nodes are out of service.
-            ArrayTooLarge, Unreachable: not for now.
-            SubmissionUnclear: nobody knows.
-        """
+        """Return when and where the batch would start, by Slurm; raise as `submit`. Nothing is submitted."""
         (sbatch, *rest), options = _command(batch)
         done = run_sbatch([sbatch, "--test-only", *rest], options)
         if done.returncode:

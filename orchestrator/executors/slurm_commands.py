@@ -66,11 +66,7 @@ class OtherCluster(Unreachable):
 
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that may be repeated.
-
-    Raises:
-        Unreachable: it timed out, or is not installed.
-    """
+    """Run a command that may be repeated; raise Unreachable if it timed out, or is not installed."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(_DEFAULTS) and k not in _OTHER_CLUSTERS}
     try:
         return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"})
@@ -79,12 +75,9 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def run_sbatch(command: list[str], options: Collection[str]) -> subprocess.CompletedProcess[str]:
-    """Run sbatch; the spec decides the parameters `given`.
+    """Run sbatch; the spec decides these options.
 
-    Raises:
-        SubmissionUnclear: it timed out.
-        OtherCluster: it was not run, as it would submit elsewhere.
-        Unreachable: it is not there.
+    Raises SubmissionUnclear if it timed out, OtherCluster if it would submit elsewhere, or Unreachable.
     """
     _require_own_cluster()
     kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in options]

@@ -44,12 +44,10 @@ _UNBUILT = re.compile(r"torch_extensions\S*: (?:cannot open shared object file|f
 
 @dataclass(frozen=True)
 class Clue:
-    """A piece of evidence.
+    """A piece of evidence; without a node or a rank if it is of the job.
 
     Attributes:
-        host: the node that it is from, "" if that is unknown.
-        rank: the rank that it is from, None for a node's or the job's.
-        error: the record of a rank's exception, None for any other evidence.
+        error: The record of a rank's exception, None for any other evidence.
     """
 
     line: LogLine

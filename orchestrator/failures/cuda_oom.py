@@ -40,10 +40,10 @@ class CudaMemory:
     """The sizes in the message, in GiB.
 
     Attributes:
-        ours: memory of this process, with its CUDA context if the message has it.
-        unallocated: reserved by torch, in pieces that did not fit.
-        allowed: the process's own limit, None if it had none.
-        others: process id and size of each other process that the message names.
+        ours: Memory of this process, with its CUDA context if the message has it.
+        unallocated: Reserved by torch, in pieces that did not fit.
+        allowed: The process's own limit.
+        others: Process id and size of each other process.
     """
 
     tried: float

@@ -1,7 +1,4 @@
-"""Errnos of Linux: whose fault each is, and how to find one in a text. Pure.
-
-The numbers are those of Linux's `asm-generic/errno.h`.
-"""
+"""Errnos of Linux (`asm-generic/errno.h`): whose fault each is, and how to find one in a text. Pure."""
 
 from __future__ import annotations
 

@@ -44,11 +44,7 @@ itself leaves with 1, or with the code of a rank that had failed before."""
 
 @dataclass(frozen=True)
 class UserRule:
-    """A rule of the user's own, tried before those of the table.
-
-    Attributes:
-        action: "stop", "retry", "exclude_node" or "smaller".
-    """
+    """A rule of the user's own, tried before those of the table; its action is a key of `USER_ACTIONS`."""
 
     pattern: UserPattern | re.Pattern[str]
     action: str
@@ -60,19 +56,17 @@ class Ended:
     """All evidence about an ended attempt.
 
     Attributes:
-        target_step: the step at which the run is complete, None if only its script knows.
-        steps_decide: whether exit 0 before the target step is not success.
-        on_cpu: whether the ranks' device memory is the host's.
-        agent_lines: the agents' own log, if no agent left an outcome.
-        known_start_step, known_last_step: the store's, for an attempt that left no outcome.
-        user_rules: the spec's own rules, in their order.
-        resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
-        host_memory: the field of the spec that limits the host's memory, and its value, "" for no limit.
-        diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
-        started_again: whether Slurm started its job again.
-        set_up: the line of `setup` that failed, if no agent left an outcome.
-        reached_before: the highest step that earlier attempts may have made, known if this one reported none.
-        claimed: whether a job had begun to run it.
+        target_step: The step at which the run is complete, None if only its script knows.
+        steps_decide: Whether exit 0 before the target step is not success.
+        on_cpu: Whether the ranks' device memory is the host's.
+        agent_lines: The agents' own log, if no agent left an outcome.
+        known_start_step, known_last_step: The store's, for an attempt that left no outcome.
+        resizable: Whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
+        host_memory: The field of the spec that limits the host's memory, and its value, "" for no limit.
+        diverged_before: The loss that was not finite at the end of the attempts before it, and the step since when.
+        set_up: The line of `setup` that failed, if no agent left an outcome.
+        reached_before: The highest step that earlier attempts may have made, known if this one reported none.
+        claimed: Whether a job had begun to run it.
     """
 
     job: JobView | None

@@ -29,8 +29,7 @@ _OF_INTERPRETERS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 def finished(ended: Ended) -> Verdict | None:
     """Return success or an orderly stop, which the outcome records of every node prove.
 
-    Without all of these, a job that Slurm calls COMPLETED (every agent saw its launcher exit with 0) is done if the
-    store has its last step. Without that it proves nothing.
+    Without them, a job that Slurm calls COMPLETED is done if the store has its last step.
     """
     if len(ended.outcomes) < ended.nodes or any(o.launcher_exit is None for o in ended.outcomes):
         reached = ended.target_step is not None and (ended.known_last_step or 0) >= ended.target_step

@@ -16,11 +16,7 @@ from dscampaign.db.states import AttemptState, RunState
 
 
 class Budget(StrEnum):
-    """A number of retries in the spec's `retry` section.
-
-    Attributes:
-        longest_wait_s: upper bound of the wait before a retry, besides `retry.max_backoff_s`; 0 for no wait.
-    """
+    """A number of retries in the spec's `retry` section, and the longest wait before one; 0 for none."""
 
     longest_wait_s: float
 
@@ -46,12 +42,7 @@ class RetryMode(Enum):
 
 @dataclass(frozen=True)
 class Strike:
-    """The weight of a failure against its node.
-
-    Attributes:
-        weight: a node whose strikes add up to 1 or more is excluded.
-        hours: how long it counts, if `retry.exclude_h` is not less.
-    """
+    """The weight of a failure against its node, which is excluded at 1, and how many hours it counts at most."""
 
     weight: float
     hours: float = inf
@@ -66,22 +57,17 @@ class Policy:
     """Everything that follows an end of an attempt.
 
     Attributes:
-        name: the class, as the store and every output have it.
-        shows: how to recognize the class; Markdown, for docs/failures.md.
-        follows: the next action; likewise.
-        by_hand: the next action of a person who starts jobs without a campaign.
-        attempt: the state of the attempt.
-        run: the final state of the run; None if another attempt follows.
-        retry: how that one differs.
-        budgets: the budget that the first, second, ... failure uses, None for none; the last entry applies to all
-            further failures.
-        progress_is_free: whether it counts against nothing if the attempt made a step.
-        must_save: whether three of these in a row without a new checkpoint hold the run, even if none made a step.
-        elsewhere: whether the next attempt avoids the node.
-        awaits_storage: whether the next attempt waits until the campaign's folder is writable.
-        strike: its weight against the node, for all runs of the campaign.
-        may_hide_hang: whether a job that the reconciler cancelled because it hung may look like this.
-        failure: whether its time counts as lost to failures.
+        shows: How to recognize the class; Markdown, for docs/failures.md.
+        follows: The next action; likewise.
+        by_hand: The next action of a person who starts jobs without a campaign.
+        run: The final state of the run; None if another attempt follows.
+        budgets: The budget that the first, second, ... failure uses; the last applies to all further failures.
+        progress_is_free: Whether it counts against nothing if the attempt made a step.
+        must_save: Whether three of these in a row without a new checkpoint hold the run, even if none made a step.
+        elsewhere: Whether the next attempt avoids the node.
+        awaits_storage: Whether the next attempt waits until the campaign's folder is writable.
+        may_hide_hang: Whether a job that the reconciler cancelled because it hung may look like this.
+        failure: Whether its time counts as lost to failures.
     """
 
     name: str
@@ -101,12 +87,7 @@ class Policy:
     failure: bool = True
 
     def budget(self, earlier: int, *, progressed: bool) -> Budget | None:
-        """Return the budget that an attempt uses.
-
-        Args:
-            earlier: how many earlier attempts of the run ended in this class.
-            progressed: whether the attempt made a step.
-        """
+        """Return the budget that an attempt uses after so many of its class."""
         if self.progress_is_free and progressed:
             return None
         return self.budgets[min(earlier, len(self.budgets) - 1)]
@@ -307,11 +288,7 @@ class FailureClass(StrEnum):
     )
 
     def __new__(cls, policy: Policy | str) -> Self:
-        """A class with its row.
-
-        Raises:
-            TypeError: it has none. `FailureClass("oom")` looks a member up and never comes here.
-        """
+        """A class with its row; a text alone is no class."""
         if isinstance(policy, str):
             raise TypeError(f"failure class {policy} has no policy")
         member = str.__new__(cls, policy.name)

@@ -50,10 +50,10 @@ class Raised:
     """One exception.
 
     Attributes:
-        type: dotted name of its class, "" for a line that names none.
-        bases: simple names of the class and of its bases, as far as they are known.
-        frames: outermost first.
-        number: the errno that it was raised with, None if it was not recorded.
+        type: Dotted name of its class, "" for a line that names none.
+        bases: Simple names of the class and of its bases, as far as they are known.
+        frames: Outermost first.
+        number: The errno that was recorded.
     """
 
     type: str

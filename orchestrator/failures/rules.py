@@ -28,11 +28,10 @@ class Rule:
     """Proof of a class: a pattern of an error's text, a condition on the error and its circumstances, or both.
 
     Attributes:
-        early: it holds only before the first step: later, the same error may be the machine's fault.
-        environment: all nodes should have the missing part: if a run that has trained cannot resume, it is the node's
-            fault.
-        aborts: it ends a process by SIGABRT, so that the signal is no other cause.
-        here: the node at fault is the one that reports it.
+        early: It holds only before the first step: later, the same error may be the machine's fault.
+        environment: All nodes should have the missing part: for a run that has trained, it is the node's fault.
+        aborts: It ends a process by SIGABRT, so that the signal is no other cause.
+        here: The node at fault is the one that reports it.
     """
 
     kind: FailureClass

@@ -29,14 +29,10 @@ class Verdict:
     """A failure class with its proof.
 
     Attributes:
-        reason: one line for people.
-        hint: the advice, "" for none.
-        line: the line that matched, with its file.
-        rule: the name of the rule that matched; "user: PATTERN" for a rule of the user's.
-        host: the node whose evidence matched, "" if it points to none.
-        sure: how sure it is.
-        suspect: the class if another attempt ends in the same way: a likely mistake with one witness is tried again.
-        place: type and innermost frames of an error that may be a mistake: the same place twice is a mistake.
+        rule: The name of the rule that matched; "user: PATTERN" for a rule of the user's.
+        host: The node whose evidence matched, "" if it points to none.
+        suspect: The class if another attempt ends in the same way: a likely mistake with one witness is tried again.
+        place: Type and innermost frames of an error that may be a mistake: the same place twice is a mistake.
     """
 
     kind: FailureClass

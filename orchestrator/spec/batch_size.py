@@ -27,12 +27,7 @@ def sharers(world_size: int, ranks_per_sample: int) -> str:
 
 
 class IndivisibleError(ValueError):
-    """Raised if a batch cannot be divided.
-
-    Attributes:
-        field: The field of `train` that does not fit.
-        hint: The sizes that would fit.
-    """
+    """Raised if a batch cannot be divided: the field of `train`, and a hint with the sizes that fit."""
 
     def __init__(self, field: str, message: str, hint: str) -> None:
         super().__init__(f"{message}; {hint}")
@@ -40,11 +35,7 @@ class IndivisibleError(ValueError):
 
 
 def per_rank_batch(global_batch: int, shares: int, micro_batch: int = 1, ranks_per_sample: int = 1) -> int:
-    """Return the samples that one of the ranks, or groups of ranks, handles in an optimizer step.
-
-    Raises:
-        IndivisibleError: They cannot share the batch evenly; the hint fits the micro-batch, too.
-    """
+    """Return the samples of a rank, or group of ranks, in an optimizer step; raise IndivisibleError."""
     if global_batch % shares == 0:
         return global_batch // shares
     below = global_batch - global_batch % (unit := shares * micro_batch)
@@ -53,11 +44,7 @@ def per_rank_batch(global_batch: int, shares: int, micro_batch: int = 1, ranks_p
 
 
 def accumulation(global_batch: int, micro_batch: int, shares: int, ranks_per_sample: int = 1) -> int:
-    """Return the forward and backward passes of a rank in an optimizer step.
-
-    Raises:
-        IndivisibleError: The three numbers do not multiply.
-    """
+    """Return the passes of a rank in an optimizer step; raise IndivisibleError if the three numbers do not multiply."""
     share = per_rank_batch(global_batch, shares, micro_batch, ranks_per_sample)
     if share % micro_batch == 0:
         return share // micro_batch
@@ -73,9 +60,6 @@ def default_micro_batch(global_batch: int, world_size: int) -> int:
 
 
 def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) -> int | None:
-    """Return the micro-batch to try after `micro_batch` ran out of memory; None at 1.
-
-    The global batch and so the experiment stay the same: only the accumulation grows.
-    """
+    """Return the micro-batch to try, with the same global batch, after another ran out of memory; None at 1."""
     share = per_rank_batch(global_batch, world_size)
     return max((d for d in divisors(share) if d <= micro_batch // 2), default=None)

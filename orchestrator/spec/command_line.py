@@ -26,11 +26,8 @@ _START: Final = "start with a Python script, `-m MODULE`, or their launcher; she
 def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
     """Return the arguments of a command; a text is split as a shell does.
 
-    Args:
-        data: The fields around it, if they are known.
-
     Raises:
-        Hint: It has none, it needs a shell, or it starts with a launcher that contradicts the fields around it.
+        Hint: It has none, it needs a shell, or its launcher contradicts the fields around it (`data`).
     """
     words = split(value) if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not words or words[0] == "":
@@ -48,10 +45,7 @@ def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
 
 
 def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a run with the parts of a command that starts with a launcher, each in its field.
-
-    A wrong command stays as it is: its validator, `words_of`, raises the error.
-    """
+    """Return the fields of a run with a launcher in its command in fields of its own; `words_of` reports errors."""
     try:
         return {**data, **_launched(words_of(data["command"]), data)}
     except Hint:
@@ -59,11 +53,7 @@ def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a command gives which starts with a launcher; {} for any other.
-
-    Raises:
-        Hint: It contradicts the fields around it, or has options that cannot be used.
-    """
+    """Return the fields that a launcher in a command gives; raise Hint if they contradict those around it."""
     line = launch_line([str(word) for word in words])
     if line is None:
         return {}
@@ -94,11 +84,7 @@ def _nodes(data: Mapping[str, Any]) -> int:
 
 
 def split(text: str) -> list[str]:
-    """Split a command as a shell does.
-
-    Raises:
-        Hint: A quote is not closed, or a word is one that only a shell understands.
-    """
+    """Split a command as a shell does; raise Hint if only a shell understands it."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -122,10 +108,7 @@ def shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
 
 
 def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None:
-    """Return the error in the file that a command starts with, and a hint; None for none.
-
-    A node of a cluster may have the file of an absolute path, though this machine does not.
-    """
+    """Return the error in the file that a command starts with, and a hint. Only nodes may have an absolute path."""
     first = str(words[0])
     if first == "-m" or "{" in first:
         return None

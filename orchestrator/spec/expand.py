@@ -48,13 +48,9 @@ class Run:
     Attributes:
         name: Unique in its campaign, safe as a folder's name, at most 100 characters.
         params: The values that the matrix sets, by short names.
-        repeat: Number of the repeat, from 0.
         config_hash: 16 hexadecimal digits that identify the experiment.
         target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
-        global_batch: Samples of an optimizer step; None for a command without it.
-        micro_batch: Samples of one forward pass on a rank, at first; None if it is searched for.
-        accumulation: Passes of an optimizer step, at first.
-        stage: Whether it is a trial of a search, a follow-up of another, or a full one.
+        micro_batch, accumulation: At first; None if they are searched for, or the command manages its batches.
         ordinal: Its place in the campaign, if not that in the spec.
     """
 
@@ -98,14 +94,11 @@ class Run:
 
 
 def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None = None) -> tuple[Run, ...]:
-    """Return all runs of a spec: each repeat of each point of the matrix.
+    """Return all runs of a spec, each repeat of each point of the matrix; raise InvalidSpec with the errors of all.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
         check_options: Checks the options of DeepSpeed and Transformers, if all else is right.
-
-    Raises:
-        InvalidSpec: With the errors of all points.
     """
     all_points, findings = points(spec.matrix, placeholders.used(spec))
     if (number := len(all_points) * spec.repeats) > spec.max_runs:
@@ -315,11 +308,7 @@ class SharedSections:
         self._known: dict[tuple[str, str], SpecSection] = {}
 
     def read(self, data: Mapping[str, Any]) -> RunConfig:
-        """A run's configuration, from values as a spec or the store has them.
-
-        Raises:
-            ValidationError: With everything that pydantic has against them.
-        """
+        """Return a run's configuration from values as a spec or the store has them; raise ValidationError."""
         try:
             sections = {name: self._section(name, kind, data[name]) for name, kind in _SECTIONS.items() if name in data}
         except ValidationError:

@@ -46,11 +46,7 @@ Scalar = str | int | float | bool
 
 
 def one_line(value: Any) -> Any:
-    """Let a value through that cannot end a line of a job script.
-
-    Raises:
-        Hint: The text holds a control character.
-    """
+    """Let a value through that cannot end a line of a job script; raise Hint."""
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise Hint("contains a line break or another control character", "write it on a single line")
     return value
@@ -61,11 +57,7 @@ Line = Annotated[str, AfterValidator(one_line)]
 
 
 def name_of_input(value: Any) -> Any:
-    """Accept a name of a file or on the hub: only the node looks for it.
-
-    Raises:
-        Hint: The text is empty, holds a control character, or is longer than any file's name.
-    """
+    """Let a name of a file or on the hub through, for which only the node looks; raise Hint."""
     if not isinstance(one_line(value), str):
         return value
     if not value.strip():

@@ -49,10 +49,6 @@ def follow_up(
 ) -> Run:
     """Return the run of a stage after a run of this name, configuration, values and digest.
 
-    Args:
-        section: the stage's fields, as the store has them.
-        checkpoint: for `{checkpoint}`.
-
     Raises:
         InvalidSpec: A placeholder has no value.
         ValidationError: The fields contradict each other.

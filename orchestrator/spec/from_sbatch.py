@@ -72,12 +72,7 @@ _VALUED: Final = frozenset(
 
 
 def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
-    """Return the fields of the spec for a script.
-
-    Args:
-        stem: name for a job without one.
-        environment: the user's variables, to which the launch line may refer.
-    """
+    """Return the fields of the spec for a script; `stem` names a job without a name."""
     variables = {name: environment[name] for name in ("HOME", "USER") if name in environment}
     draft = Draft(name_from(stem), Variables(variables, taken=_TAKEN), environment)
     if flags := re.match(r"#!\s*\S+(?:\s+\w*sh)?\s+(-.*)", text):

@@ -77,13 +77,13 @@ class LaunchLine:
     """The parts of a command that starts with a launcher.
 
     Attributes:
-        options: options that are passed on to the launcher.
-        script: the script and its arguments, or `-m`, a module and its arguments.
-        at: position of the script, or module, in the command.
-        sizes: numbers that the line gives: `ranks` (of a node), `nodes`, `world`.
-        dropped: options that this program sets itself, by name with `_` for `-`; a flag has "".
-        refused: options that cannot be used here, with a hint.
-        python: the interpreter beside the launcher, if it is named by its path; "" if not.
+        options: For the launcher.
+        script: The script and its arguments, or `-m`, a module and its arguments.
+        at: Position of the script, or module, in the command.
+        sizes: Numbers that the line gives: `ranks` (of a node), `nodes`, `world`.
+        dropped: Options that this program sets itself, by name with `_` for `-`; a flag has "".
+        refused: Options that cannot be used here, with a hint.
+        python: The interpreter beside a launcher with a path; "" for none.
     """
 
     launcher: Launcher
@@ -96,11 +96,7 @@ class LaunchLine:
     python: str = ""
 
     def ranks_per_node(self, nodes: int) -> int | None:
-        """Return the processes that it starts on each of so many nodes; None if it does not say.
-
-        Raises:
-            Hint: It starts another number on each node.
-        """
+        """Return the processes on each of so many nodes, None if unknown; raise Hint if they are uneven."""
         world = self.sizes.get("world")
         if world is None:
             return self.sizes.get("ranks")
@@ -112,11 +108,7 @@ class LaunchLine:
 
 
 def launch_line(words: Sequence[str]) -> LaunchLine | None:
-    """Return the parts of a command; None if it starts with no launcher.
-
-    Raises:
-        Hint: It launches no script, or an option has no value.
-    """
+    """Return the parts of a command; None if it starts with no launcher; raise Hint if it launches no script."""
     path = PurePosixPath(words[0])
     if path.name == "srun":
         return _srun(words)

@@ -65,16 +65,13 @@ def runs_of_text(
     local_gpus: Callable[[], int] = int,
     check_options: CheckOptions | None = None,
 ) -> tuple[Spec, tuple[Run, ...]]:
-    """Read and check a spec, and every run that it expands to.
+    """Read and check a spec, and every run that it expands to; of a search the first trial.
 
     Args:
         path: The file that the text is in, or is to be in.
         overrides: Values that replace those of the text, such as `train.steps=10` or `nodes=2`.
         local_gpus: Counts the GPUs of this machine, for `executor: local`.
         check_options: See `expand`.
-
-    Returns:
-        The spec with its variables filled in and its paths absolute, and its runs; of a search the first trial.
 
     Raises:
         SpecError: With all its errors.

@@ -64,12 +64,7 @@ class AxisSetting:
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of values.
-
-    Attributes:
-        settings: Its values; if two set the same field, the later counts.
-        labels: The parts of its name.
-    """
+    """One combination of values, of which the later counts for a field, and the parts of its name."""
 
     settings: tuple[AxisSetting, ...] = ()
     labels: tuple[tuple[str, Scalar | None], ...] = ()
@@ -84,14 +79,10 @@ class Point:
 def points(
     matrix: Mapping[str, Any], placeholders: Mapping[str, FieldPath] = MappingProxyType({})
 ) -> tuple[list[Point], list[Finding]]:
-    """Return all points of a matrix, the last axis varying fastest; one empty point without a matrix.
+    """Return all points of a matrix, the last axis varying fastest, and its errors; no points if an axis has no value.
 
     Args:
         placeholders: Names that the command uses, with their places: such a key is a parameter, not a field.
-
-    Returns:
-        The points, and all errors of the matrix. There are no points if an axis has no usable value: the fields that
-        it sets would seem to be missing.
     """
     usable, findings = _usable(matrix)
     axes = {name: values for name, values in usable.items() if values}
@@ -344,13 +335,12 @@ def axis_fields() -> dict[str, tuple[type[BaseModel], str]]:
 def run_name(
     labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, others: Container[str] = frozenset()
 ) -> str:
-    """The name of a run, such as `zero_stage-2_precision-bf16` and `...-r1` for its first further repeat.
+    """Return the name of a run, such as `zero_stage-2_precision-bf16`.
 
     Args:
         labels: Names and values that separate its point from others; an empty name stands for a value alone.
-        suffix: Text that separates it from other runs of the point, such as `-r1`.
-        config_hash: Digest of its experiment, which settles a clash.
-        others: Names of other runs.
+        suffix: Separates it from other runs of the point, such as `-r1`.
+        config_hash: Settles a clash with the names of others.
     """
     words = [f"{_safe(key)}-{value_slug(value)}" if key else value_slug(value) for key, value in labels]
     name = _fit("_".join(words) or "run", _MAX_NAME - len(suffix)) + suffix

@@ -325,11 +325,7 @@ class RunConfig(SpecSection):
         return 1 if self.executor == "local" else self.slurm.nodes
 
     def ranks(self, local_gpus: int = 0) -> int:
-        """Processes per node.
-
-        Args:
-            local_gpus: GPUs of this machine, for `executor: local`.
-        """
+        """Processes per node; `local_gpus` of this machine count for `executor: local`."""
         gpus = local_gpus if self.executor == "local" else self.slurm.gpus
         return self.ranks_per_node or (gpus if self.launcher != "python" else 0) or 1
 

@@ -44,11 +44,7 @@ def values_of(config: RunConfig, point: Point, repeat: int) -> dict[str, object]
 
 
 def fill(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration with these values in its command and its environment.
-
-    Raises:
-        InvalidSpec: A placeholder has no value, now or in an attempt.
-    """
+    """Return the configuration with values in its command and environment; raise InvalidSpec without one."""
     if config.command is None:
         return config
     if findings := list(_unknown(config, values)):

@@ -46,13 +46,12 @@ class TrialOutcome(Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of a search.
+    """A trial of a search, with its values by short name.
 
     Attributes:
-        params: values by short name.
-        values: of the objectives, if measured.
-        rungs: value of the objective by step, of halving.
-        excess: by how much it exceeds a bound, as a share of it; of one that cannot be trained 1.
+        values: Of the objectives, if measured.
+        rungs: Value of the objective by step, of halving.
+        excess: By how much it exceeds a bound, as a share of it; 1 if it cannot be trained.
     """
 
     number: int
@@ -72,12 +71,7 @@ def missing(search: SearchConfig) -> str:
 def ask(
     search: SearchConfig, trials: Sequence[Trial], number: int, accepts: Callable[[dict[str, Scalar]], bool]
 ) -> dict[str, Scalar] | None:
-    """Return the parameters of a trial, by short name; None if no further combination is to be found.
-
-    Args:
-        trials: those before it, with their outcomes.
-        accepts: returns whether a trial can have these parameters.
-    """
+    """Return accepted parameters of a trial, by short name; None if no further combination is to be found."""
     known = [trial.params for trial in trials]
     for again in range(_TRIES):
         params = _sampled(search, trials, number, again)

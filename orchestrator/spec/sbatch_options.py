@@ -27,11 +27,10 @@ class Draft:
     """The fields of a spec made from a script.
 
     Attributes:
-        folder: the folder in which the next line runs.
-        at: place of the launch line.
-        in_turn: runs that a loop starts one after another; 0 if any is in the background.
-        taken: places of the lines that were taken over.
-        needless, unclear: place of a line, with a note.
+        folder: The folder in which the next line runs.
+        at: Place of the launch line.
+        in_turn: Runs that a loop starts one after another; 0 if any is in the background.
+        taken, needless, unclear: Places of lines, the latter two with a note.
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""Shell scripts as text: their statements, words and variables. Nothing in them is executed.
-
-Bash itself decides where a statement ends, without running it.
-"""
+"""Shell scripts as text: their statements, words and variables. Nothing is executed; bash itself finds their ends."""
 
 from __future__ import annotations
 
@@ -61,13 +58,7 @@ ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a script, or a block that only a shell understands.
-
-    Attributes:
-        line: number of its first line.
-        place: its line, or lines such as `12-15`.
-        block: what makes it a block, "" if it is none.
-    """
+    """A statement of a script with its line and lines (`12-15`); `block` names one that only a shell understands."""
 
     line: int
     place: str
@@ -77,13 +68,12 @@ class Statement:
 
 @dataclass
 class Variables:
-    """The shell variables whose values are known, as far as they are.
+    """The shell variables whose values are known.
 
     Attributes:
-        values: by name; `{lr}` stands for a value that differs between the points of a sweep.
-        arrays: values of arrays, by name.
-        columns: the values of each such placeholder, one for each point.
-        taken: names that no placeholder can have.
+        values: `{lr}` stands for a value that differs between the points of a sweep.
+        columns: The values of each such placeholder, one for each point.
+        taken: Names that no placeholder can have.
     """
 
     values: dict[str, str]
@@ -114,13 +104,7 @@ class Variables:
         return text
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a command up to the first `>` or `|`, with their values.
-
-        A value splits a word only outside of quotes.
-
-        Raises:
-            ValueError: A quote is not closed.
-        """
+        """Return the words of a command before any `>` or `|`, with values; raise ValueError for an open quote."""
         return words_of(
             self.filled(_QUOTED.sub(self._quoted, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))), redirected=False
         )
@@ -177,14 +161,7 @@ def _number(text: str) -> int | None:
 
 
 def words_of(text: str, *, redirected: bool = True) -> list[str]:
-    """Return the words of a command, each `$(...)` within its word.
-
-    Args:
-        redirected: Keep the part from the first `>` or `|` on.
-
-    Raises:
-        ValueError: A quote is not closed.
-    """
+    """Return the words of a command, each `$(...)` within its word; raise ValueError for an open quote."""
     text = _EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)
     if not redirected:
         text = _REDIRECT.sub("", _quotes_hidden(text))
@@ -208,8 +185,8 @@ def option(
     """Return the first option: its name with `_` for `-`, its value, and the number of words that it takes.
 
     Args:
-        letters: long names of short options.
-        ends: whether a word that follows shows that the option is a flag.
+        letters: Long names of short options.
+        ends: Whether a word that follows shows that the option is a flag.
     """
     text, equals, value = words[0].partition("=")
     name = text.lstrip("-").replace("-", "_")
@@ -223,11 +200,7 @@ def option(
 
 
 def statements(text: str, line: int = 1) -> Iterator[Statement]:
-    """Yield the statements; a loop, a condition, a function or a here-document is one block.
-
-    Args:
-        line: number of the first line.
-    """
+    """Yield the statements, from this line on; a loop, a condition, a function or a here-document is one block."""
     for first, lines in whole_lines(tuple(text.splitlines())):
         whole = "\n".join(map(_uncommented, lines.splitlines())).strip()
         if not whole or whole.startswith("#"):

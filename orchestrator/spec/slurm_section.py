@@ -88,11 +88,7 @@ _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def parse_time_min(text: str) -> int:
-    """Minutes of a Slurm time: `30`, `30:00`, `4:00:00`, `2-12`, `2-12:30` or `2-12:30:00`, rounded up.
-
-    Raises:
-        Hint: It is none of these forms, or zero.
-    """
+    """Return the minutes of a Slurm time (`30`, `4:00:00`, `2-12:30`), rounded up; raise Hint."""
     total = slurm_minutes(text)
     if not total:
         raise Hint(f"{text!r} is not a time limit", 'use minutes ("90"), "4:00:00" or days-hours ("2-12")')
@@ -100,11 +96,7 @@ def parse_time_min(text: str) -> int:
 
 
 def parse_mem_mb(text: str) -> int:
-    """Megabytes of a Slurm memory size: `64G`, `512M`, or a number of megabytes, rounded up.
-
-    Raises:
-        Hint: It is no memory size.
-    """
+    """Return the megabytes of a Slurm memory size (`64G`, `512M`), rounded up; raise Hint."""
     match = re.fullmatch(r"(\d+)([KMGT])?B?", text, re.IGNORECASE)
     if not match:
         raise Hint(f"{text!r} is not a memory size", "use a number with a unit, such as 64G or 512M")

@@ -22,12 +22,7 @@ _FOLDER: Final = files("dscampaign.templates")
 
 @dataclass(frozen=True)
 class Template:
-    """A campaign to start from.
-
-    Attributes:
-        name: The argument of `campaign init --from`.
-        specs: The file of each scale that it has, the one with `full` always.
-    """
+    """A campaign to start from, with the file of each scale that it has: always one with `full`."""
 
     name: str
     specs: Mapping[str, Traversable]
@@ -58,14 +53,7 @@ def find(name: str) -> Template:
 
 
 def write(template: Template, scale: str, path: Path) -> list[Path]:
-    """Write a template's spec, and the text beside it that the scale `smoke` trains on.
-
-    Returns:
-        The files that were written; an existing text stays as it is.
-
-    Raises:
-        UserError: The template lacks the scale, or the spec already exists, or a file cannot be written.
-    """
+    """Write a template's spec, and the text that the scale `smoke` trains on; return the files that are new."""
     if scale not in template.specs:
         others = [other.name for other in templates() if scale in other.specs]
         raise UserError(f"template {template.name} has no scale {scale}", f"these have: {', '.join(others)}")

@@ -1,7 +1,4 @@
-"""The texts of a spec: `${NAME}`, forms that only a shell would expand, and literal secrets. Pure.
-
-The store keeps the text of a spec, and reports show it.
-"""
+"""The texts of a spec, which the store keeps: `${NAME}`, forms for a shell, literal secrets. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +15,7 @@ _FORM: Final = re.compile(
 
 
 class Filled(NamedTuple):
-    """A text with the values of its variables.
-
-    Attributes:
-        unset: The variables without a value.
-        shell: The first form that only a shell would expand, "" for none.
-    """
+    """A text with the values of its variables, those without one, and the first form for a shell."""
 
     text: str
     unset: tuple[str, ...]
@@ -39,11 +31,7 @@ class Filled(NamedTuple):
 
 
 def filled(text: str, environ: Mapping[str, str], *, home: bool = True) -> Filled:
-    """Fill in the variables of a text.
-
-    Args:
-        home: A `~` at the beginning is the home folder.
-    """
+    """Fill in the variables of a text; with `home`, a `~` at its beginning is the home folder."""
     forms = list(_FORM.finditer(text))
     shell = [form["shell"] for form in forms if form["shell"]] + ["~"] * (text.startswith("~") and not home)
     unset = [form["name"] for form in forms if form["name"] and form["name"] not in environ]

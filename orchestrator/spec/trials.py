@@ -42,12 +42,7 @@ def number_of(ordinal: int) -> int:
 
 @dataclass(frozen=True)
 class TrialTemplate:
-    """All that a campaign's trials are made of.
-
-    Attributes:
-        base: the configuration that all share, as a document.
-        local_gpus: GPUs of this machine, which count for `executor: local`.
-    """
+    """The parts of a campaign's trials: the configuration that all share, the search, and the GPUs of this machine."""
 
     base: Mapping[str, Any]
     search: SearchConfig
@@ -75,12 +70,9 @@ class TrialTemplate:
         return self.search.halving.rungs if self.search.halving else (None,)
 
     def trial(self, number: int, params: Mapping[str, Any], steps: int | None = None) -> Run:
-        """Return the run of a trial, to so many steps of its rungs; None for the first.
+        """Return the run of a trial, to so many steps of its rungs, by default the first; raise InvalidSpec.
 
         Its digest is that of the first rung: it goes on from its checkpoint.
-
-        Raises:
-            InvalidSpec: The parameters contradict each other.
         """
         name = f"trial-{number:04}"
         first = self._run(name, params, self.rungs[0], Stage.TRIAL)
@@ -145,11 +137,7 @@ def point_of(search: SearchConfig, params: Mapping[str, Any]) -> Point:
 
 
 def first_trial(spec: Spec, local_gpus: int) -> Run:
-    """Return the first trial of a spec with a search.
-
-    Raises:
-        InvalidSpec: The search has errors, or none of many draws can be trained.
-    """
+    """Return the first trial of a spec with a search; raise InvalidSpec if it has errors, or no draw can be trained."""
     search = spec.search
     assert search is not None
     findings = [*_beside(spec), *_parameters(spec, search)]

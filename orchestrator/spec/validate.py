@@ -32,11 +32,7 @@ _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
-    """Return all errors in the configuration of a run whose fields are valid one by one.
-
-    Args:
-        local_gpus: GPUs of this machine, which count for `executor: local`.
-    """
+    """Return all errors in the configuration of a run whose fields are valid one by one."""
     findings = [*_train(config), *_batch(config, world_size), *_slurm(config)]
     if config.executor == "local":
         findings += _local(config, world_size, local_gpus)

@@ -37,16 +37,7 @@ _LEADING_ZERO: Final = re.compile(r"0b?[\d_]+")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A YAML document.
-
-    Attributes:
-        data: Its content in plain mappings, lists, text and numbers.
-        filename: The name under which the user knows it.
-        lines: Its text.
-        values: The position of each value.
-        keys: The position of each key.
-        overridden: The text of each value that the command line gives instead.
-    """
+    """A YAML document in plain values, with positions of values and keys, and overrides of the command line."""
 
     data: dict[str, Any]
     filename: str
@@ -108,14 +99,7 @@ def read_text(path: Path) -> str:
 
 
 def load(text: str, filename: str) -> YamlDocument:
-    """Read a YAML document whose top level is a mapping.
-
-    Args:
-        filename: The name for error messages.
-
-    Raises:
-        SpecError: It is not YAML, or it has a key twice.
-    """
+    """Read a YAML document whose top level is a mapping; raise SpecError if it is none, or has a key twice."""
     document = YamlDocument({}, filename, tuple(text.splitlines()))
     reader = _Reader(document)
     try:
@@ -245,9 +229,5 @@ _Representer.add_representer(list, _Representer.represent_list)
 
 
 def parse_value(text: str, field: str) -> Any:
-    """Return the value of a field as a spec would have it, for the command line.
-
-    Raises:
-        SpecError: It is not YAML.
-    """
+    """Return the value of a field as a spec would have it, for the command line; raise SpecError."""
     return load(f"{field}: {text}", "--set").data[field]
