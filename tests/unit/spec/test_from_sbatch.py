@@ -108,7 +108,10 @@ def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
         ("srun bash -c 'python t.py |& tee log'", "#   2: |& tee log: logs go"),
         ("python t.py | grep -v x", "#   2: | grep -v x: no shell reads the output"),
         ("python t.py || exit 1", "#   2: || exit 1: the campaign retries"),
-        ("for a in 1 2; do python t.py $a; done", "#   slurm.time: was for all 2 runs, one after another; now for each"),
+        (
+            "for a in 1 2; do python t.py $a; done",
+            "#   slurm.time: was for all 2 runs, one after another; now for each",
+        ),
         ("apptainer exec -B $DATA:/data a.sif python t.py", "DATA is not set here: write its value"),
         ("source activate $1\npython t.py", "#   2: source activate $1: a job has no arguments"),
         ("[ -d c ] && R=c\npython t.py $R", "#   2: [ -d c ] && R=c: a condition"),
