@@ -271,9 +271,7 @@ def test_a_job_that_ends_in_the_middle(slurm: SlurmCluster, tmp_path: Path, besi
     down = ("scontrol", "update", "NodeName={node}", "State=DOWN", "Reason=test")
     trial.watch(
         Moments(
-            trial,
-            end_of_job(slurm, trial, "lost", *down),
-            end_of_job(slurm, trial, "cancelled", "scancel", "{job}"),
+            trial, end_of_job(slurm, trial, "lost", *down), end_of_job(slurm, trial, "cancelled", "scancel", "{job}")
         )
     )
     slurm.undrain()

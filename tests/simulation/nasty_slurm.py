@@ -217,10 +217,7 @@ class NastySlurm:
         return ids
 
     def list_jobs(
-        self,
-        expected: Mapping[str, Collection[int]],
-        since_s: float,
-        waited: Iterable[WaitedJob] = (),
+        self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()
     ) -> JobListing:
         self._effects.moment(Unreachable("squeue is away"))
         how, self.squeue = self.squeue, "good"

@@ -181,13 +181,7 @@ def plant_run(store: Store, folder: Path, condition: Planted, run: RunRow) -> No
 
 
 def _plant_attempt(
-    store: Store,
-    folder: Path,
-    condition: Planted,
-    run: RunRow,
-    generation: int,
-    one: Try,
-    now_s: float,
+    store: Store, folder: Path, condition: Planted, run: RunRow, generation: int, one: Try, now_s: float
 ) -> float:
     new = NewAttempt(
         run_id=run.id,

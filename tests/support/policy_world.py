@@ -9,9 +9,7 @@ from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.reconcile.actions import (
-    Action,
-)
+from dscampaign.orchestrator.reconcile.actions import Action
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig

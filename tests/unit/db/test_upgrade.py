@@ -115,11 +115,7 @@ def test_a_database_without_tables_is_not_used(empty_url: str) -> None:
     _unmade(empty_url)
     with pytest.raises(SchemaMismatch, match="absent") as caught:
         Store.open(empty_url)
-    assert (caught.value.found, caught.value.wanted, caught.value.hint) == (
-        None,
-        HEAD,
-        "`campaign db upgrade`",
-    )
+    assert (caught.value.found, caught.value.wanted, caught.value.hint) == (None, HEAD, "`campaign db upgrade`")
 
 
 def test_a_database_of_another_version_is_not_used(url: str) -> None:

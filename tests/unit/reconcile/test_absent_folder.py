@@ -134,8 +134,7 @@ def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, Sha
 
 @pytest.mark.parametrize("when", ["submitting", "judging"])
 @pytest.mark.parametrize(
-    ("pause", "every"),
-    [(None, 1), (2, 4), *(pytest.param(pause, 1, marks=pytest.mark.nightly) for pause in (1, 2, 5))],
+    ("pause", "every"), [(None, 1), (2, 4), *(pytest.param(pause, 1, marks=pytest.mark.nightly) for pause in (1, 2, 5))]
 )
 def test_the_folder_vanishes_in_the_middle_of_a_pass(opened: Opened, when: str, pause: int | None, every: int) -> None:
     """At any moment, until the pass is over or for a short time."""
