@@ -82,8 +82,8 @@ def replay(path: Path, folder: Path) -> list[Errors]:
 def _errors(store: Store, run: Row[tuple[object, ...]]) -> Errors:
     lasted_s = run.ended_s - run.started_s
     with _as_of(store, run.started_s) as conn:
-        [row] = [row for row in campaigns.unsettled_runs(conn, run.campaign_id).values() if row.run_id == run.run_id]
-        before = read_history(conn, run.campaign_id).forecast(row.params, lambda: row.config, run.target_step)
+        params, config = campaigns.unsettled_runs(conn, run.campaign_id)[run.run_id]
+        before = read_history(conn, run.campaign_id).forecast(params, lambda: config, run.target_step)
     with _as_of(store, run.quarter_s) as conn:
         left = time_left(conn, run.campaign_id, queries.status(conn, run.campaign_id), run.quarter_s)
     left_s, gone_s = left.runs.get(run.run_id), run.quarter_s - run.started_s

@@ -131,9 +131,7 @@ def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
 class MetricsSource(NamedTuple):
     """The source of a run's metrics if its script does not report them."""
 
-    # `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far; "" if an earlier version
-    # has recorded it
-    kind: str
+    kind: str  # `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far
     message: str  # the same for people
 
 
@@ -244,17 +242,9 @@ def completed_elsewhere(conn: Connection, campaign_id: int | None) -> list[tuple
     return [(row[0], row[1]) for row in conn.execute(query.order_by(run.id.desc()).limit(_MOST_ELSEWHERE))]
 
 
-class OpenRun(NamedTuple):
-    """A run that is not settled."""
-
-    run_id: int
-    params: dict[str, Any]
-    config: Mapping[str, Any]
-
-
-def unsettled_runs(conn: Connection, campaign_id: int) -> dict[int, OpenRun]:
-    """Return the runs of a campaign that are not settled, by id."""
+def unsettled_runs(conn: Connection, campaign_id: int) -> dict[int, tuple[dict[str, Any], Mapping[str, Any]]]:
+    """Return parameters and configuration of the runs of a campaign that are not settled, by id."""
     run = schema.run.c
     query = select(run.id, run.params, run.config).where(run.campaign_id == campaign_id)
     rows = conn.execute(query.where(run.state.in_(list(UNSETTLED_RUN))))
-    return {row[0]: OpenRun(*row) for row in rows}
+    return {row[0]: (row[1], row[2]) for row in rows}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -59,14 +59,13 @@ def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> A
     evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
     if recorded := thinning_of(evidence or {}).get("gpus"):
         return _read(recorded)
-    gpus = _attempt_gpus(conn, attempt_id)
-    return replace(gpus, timed=_timed(conn, attempt_id)) if gpus and timed else gpus
-
-
-def _attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
-    counters = _counters(conn, attempt_id)
+    counters = {
+        (node_rank, number): _Counter(*span)
+        for node_rank, number, *span in conn.execute(_growth(), {"attempt_id": attempt_id})
+    }
     used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(), {"attempt_id": attempt_id}))
-    return AttemptGpus(attempt_id, used, _token_energy(conn, attempt_id, counters)) if used else None
+    per_token = _token_energy(conn, attempt_id, counters)
+    return AttemptGpus(attempt_id, used, per_token, _timed(conn, attempt_id) if timed else ()) if used else None
 
 
 def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
@@ -97,7 +96,10 @@ def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
 
 def gpu_samples(conn: Connection, attempt_id: int) -> Iterator[GpuSample]:
     """Yield an attempt's samples, GPU by GPU in the order of time; reads block by block."""
-    return (GpuSample(*row) for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK))
+    row = gpu_sample.c
+    query = select(*(row[field.name] for field in fields(GpuSample))).where(row.attempt_id == attempt_id)
+    ordered = query.order_by(row.node_rank, row.gpu, row.ts_s)
+    return (GpuSample(*values) for values in conn.execute(ordered, execution_options=_BY_BLOCK))
 
 
 def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, int, GpuDevice | None, GpuSample]]:
@@ -159,12 +161,6 @@ def _timed(conn: Connection, attempt_id: int) -> tuple[GpuUse, ...]:
     return tuple(_use(row._asdict(), {}) for row in rows)
 
 
-def _samples(attempt_id: int) -> Select[Any]:
-    row = gpu_sample.c
-    columns = [row[field.name] for field in fields(GpuSample)]
-    return select(*columns).where(row.attempt_id == attempt_id).order_by(row.node_rank, row.gpu, row.ts_s)
-
-
 @cache
 def _uses(*, timed: bool = False) -> Select[Any]:
     row = gpu_sample.c
@@ -219,11 +215,6 @@ def _grown() -> Subquery:
     grown_j = case((before_j.is_(None), 0.0), (row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
     query = select(row.node_rank, row.gpu, row.ts_s, before_s.label("before_s"), grown_j.label("grown_j"))
     return query.where(row.attempt_id == _ATTEMPT, row.energy_j.is_not(None)).subquery()
-
-
-def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
-    rows = conn.execute(_growth(), {"attempt_id": attempt_id})
-    return {(node_rank, number): _Counter(*span) for node_rank, number, *span in rows}
 
 
 @cache

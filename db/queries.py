@@ -56,22 +56,10 @@ from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import database_now, insert_into, now_s
 
 
-def insert_campaign(
-    conn: Connection,
-    *,
-    name: str,
-    spec: str,
-    spec_hash: str,
-    dir: str,
-    executor: str,
-    provenance: Mapping[str, Any] | None = None,
-    limits: Mapping[str, Any] | None = None,
-) -> int:
+def insert_campaign(conn: Connection, **values: Any) -> int:
     """Record an active campaign and return its id. A name that is taken makes the transaction a StaleWrite."""
-    row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
-    documents = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
-    new = insert(schema.campaign).values({**row, **documents, "created_s": now_s(conn)})
-    return int(conn.execute(new.returning(schema.campaign.c.id)).scalar_one())
+    row = {"desired": "active", "provenance": {}, "limits": {}, **values, "created_s": now_s(conn)}
+    return int(conn.execute(insert(schema.campaign).values(row).returning(schema.campaign.c.id)).scalar_one())
 
 
 def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
@@ -358,32 +346,18 @@ def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
 
 
 def events(
-    conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None, after: int = 0
+    conn: Connection,
+    campaign_id: int,
+    run_id: int | None = None,
+    limit: int | None = None,
+    after: int = 0,
+    kind: str | None = None,
 ) -> list[EventRow]:
-    """Return the events of a campaign, or of a run, oldest first; with a limit, only the newest.
-
-    Args:
-        after: The id of an event; only later ones are returned.
-    """
-    table = schema.events
-    condition = and_(table.c.campaign_id == campaign_id, table.c.id > after)
-    if run_id is not None:
-        condition = and_(condition, table.c.run_id == run_id)
-    return fetch(conn, EventRow, table, condition, order=[table.c.id.desc()], limit=limit)[::-1]
-
-
-def campaign_events(conn: Connection, campaign_id: int, kind: str) -> list[EventRow]:
-    """Return the events of a kind of a campaign, oldest first."""
+    """Return the events of a campaign, oldest first: of a run, of a kind, later than one, only the newest."""
     row = schema.events.c
-    condition = and_(row.campaign_id == campaign_id, row.kind == kind)
-    return fetch(conn, EventRow, schema.events, condition, order=[row.id])
-
-
-def events_of_kind(conn: Connection, run_id: int, kind: str) -> list[EventRow]:
-    """Return the events of a kind of a run, oldest first."""
-    row = schema.events.c
-    condition = and_(row.run_id == run_id, row.kind == kind)
-    return fetch(conn, EventRow, schema.events, condition, order=[row.id])
+    chosen = [column == value for column, value in ((row.run_id, run_id), (row.kind, kind)) if value is not None]
+    condition = and_(row.campaign_id == campaign_id, row.id > after, *chosen)
+    return fetch(conn, EventRow, schema.events, condition, order=[row.id.desc()], limit=limit)[::-1]
 
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:

@@ -109,12 +109,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run.
-
-    `generation` is the newest attempt's, 0 before the first; budgets count the attempts whose `retry_epoch` is the
-    run's own. `code` is the hash of the code of its next attempt: "live" for the files as they then are, "" for a
-    program that is installed.
-    """
+    """A run."""
 
     id: int
     campaign_id: int
@@ -126,12 +121,13 @@ class RunRow:
     state: RunState
     reason: str
     desired: str
-    generation: int
-    retry_epoch: int
+    generation: int  # the newest attempt's, 0 before the first
+    retry_epoch: int  # budgets count the attempts of the same one
     target_step: int | None
     ordinal: int
     not_before_s: float | None
     updated_s: float
+    # the hash of the code of its next attempt: "live" for the files as they then are, "" for an installed program
     code: str = ""
     stage: Stage = Stage.FULL
     cause: Cause | None = None
@@ -170,23 +166,13 @@ class NewAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One try at a run.
-
-    `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
-    is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, the changes
-    of the configuration that make it fit into memory; `memory_key` leads to like attempts in the memory ledger, and
-    `predicted_gb` is the peak that was predicted from them. `code` is the code that it ran, if known: a hash, "live",
-    or the version of this program with the hash of its trainer. `phase` is its last known activity, "" before it began,
-    since `phase_since_s`; `node_list` is in Slurm's syntax, such as `n[1-4]`. `array_index` is its place among the
-    payloads of its array. In a job that runs several attempts in turn, `task` is the job's, `position` its place there;
-    `job_token` is the array of that job if another submission began it.
-    """
+    """One try at a run."""
 
     id: int
     run_id: int
     generation: int
     token: str
-    array_index: int | None
+    array_index: int | None  # its place among the payloads of its array
     job_id: str | None
     submit_time_s: float | None
     created_s: float
@@ -197,27 +183,27 @@ class AttemptRow:
     accumulation: int | None
     world_size: int
     nodes: int
-    start_step: int | None
-    last_step: int | None
+    start_step: int | None  # the number of steps done when it began
+    last_step: int | None  # the highest step that it reported
     failure_class: str | None
     evidence: Mapping[str, Any]
     heartbeat_s: float | None
     gpu_seconds: float
     spool_path: str
-    spool_offset: int
+    spool_offset: int  # the number of bytes of its spool that the store already holds
     started_s: float | None
     ended_s: float | None
     executor: str
-    changes: str
-    memory_key: str | None
-    predicted_gb: float | None
-    code: str = ""
-    phase: str = ""
+    changes: str  # names of changes of the configuration that make it fit into memory, separated by blanks
+    memory_key: str | None  # leads to like attempts in the memory ledger
+    predicted_gb: float | None  # the peak that was predicted from them
+    code: str = ""  # that it ran, if known: a hash, "live", or this program's version with the hash of its trainer
+    phase: str = ""  # its last known activity, "" before it began
     phase_since_s: float | None = None
-    node_list: str = ""
-    task: int | None = None
-    position: int | None = None
-    job_token: str | None = None
+    node_list: str = ""  # in Slurm's syntax, such as `n[1-4]`
+    task: int | None = None  # of a job that runs several attempts in turn: the job's
+    position: int | None = None  # its place in that job
+    job_token: str | None = None  # the array of that job if another submission began it
 
     @property
     def job_key(self) -> tuple[str, int]:
@@ -342,23 +328,18 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class MemoryObservation:
-    """The memory of an attempt: a line of the memory ledger.
+    """The memory of an attempt, a line of the memory ledger: the worst rank's, in GB."""
 
-    `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
-    a micro-batch that did not fit. `per_sample_gb` is the cost of one more sample of the micro-batch, if it was
-    measured. `peak_allocated_gb` is the memory of tensors at the peak, `peak_reserved_gb` that of the allocator.
-    """
-
-    key: str
+    key: str  # names everything that decides memory except the micro-batch
     attempt_id: int
     micro_batch: int
-    oom: bool
+    oom: bool  # whether the micro-batch did not fit
     after_init_gb: float | None = None
-    peak_reserved_gb: float | None = None
+    peak_reserved_gb: float | None = None  # of the allocator
     usable_gb: float | None = None
     created_s: float | None = None
-    per_sample_gb: float | None = None
-    peak_allocated_gb: float | None = None
+    per_sample_gb: float | None = None  # the cost of one more sample of the micro-batch, if it was measured
+    peak_allocated_gb: float | None = None  # of tensors
 
     @property
     def peak_gb(self) -> float | None:

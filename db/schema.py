@@ -50,7 +50,7 @@ metadata = MetaData(
 )
 
 
-class StateType(TypeDecorator[StrEnum]):
+class _StateType(TypeDecorator[StrEnum]):
     """A StrEnum kept as text, so that a new state needs no migration."""
 
     impl = String(16)
@@ -61,7 +61,6 @@ class StateType(TypeDecorator[StrEnum]):
         self.states = states
 
     def process_bind_param(self, value: StrEnum | str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Check the value, then store its text; raises ValueError if it is not one of the states."""
         return None if value is None else str(self.states(value))
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
@@ -69,18 +68,14 @@ class StateType(TypeDecorator[StrEnum]):
         return {str(state): state for state in self.states}.get
 
 
-class CauseType(TypeDecorator[Cause]):
-    """A `Cause` as a JSON object."""
-
+class _CauseType(TypeDecorator[Cause]):
     impl = JSON(none_as_null=True)
     cache_ok = True
 
     def process_bind_param(self, value: Cause | None, dialect: Dialect) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return the object to store."""
         return {"code": value.code, "names": value.names} if value else None
 
     def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> Cause | None:  # noqa: ARG002
-        """Return the cause."""
         return Cause(CauseCode(value["code"]), tuple(value["names"])) if value else None
 
 
@@ -144,7 +139,7 @@ run = Table(
     Column("config", DocumentType, nullable=False),
     Column("config_hash", StorableText(64), nullable=False),
     Column("repeat", Integer, nullable=False),
-    Column("state", StateType(RunState), nullable=False),
+    Column("state", _StateType(RunState), nullable=False),
     Column("reason", StorableText(), nullable=False),
     Column("desired", StorableText(16), nullable=False),
     Column("generation", Integer, nullable=False),
@@ -154,8 +149,8 @@ run = Table(
     Column("not_before_s", Real),
     Column("updated_s", Real, nullable=False),
     Column("code", String(64), nullable=False, server_default=""),
-    Column("stage", StateType(Stage), nullable=False, server_default=Stage.FULL),
-    Column("cause", CauseType),
+    Column("stage", _StateType(Stage), nullable=False, server_default=Stage.FULL),
+    Column("cause", _CauseType),
     UniqueConstraint("campaign_id", "name"),
     Index(None, "campaign_id", "ordinal"),
 )
@@ -174,7 +169,7 @@ attempt = Table(
     Column("job_id", StorableText(64)),
     Column("submit_time_s", Real),
     Column("created_s", Real, nullable=False),
-    Column("state", StateType(AttemptState), nullable=False),
+    Column("state", _StateType(AttemptState), nullable=False),
     Column("config_hash", StorableText(64), nullable=False),
     Column("retry_epoch", Integer, nullable=False),
     Column("micro_batch", Integer, nullable=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
     Connection,
@@ -63,9 +63,7 @@ _READ_ROLE: Final = (
 )
 
 
-class _Identity(NamedTuple):
-    device: int
-    inode: int
+_Identity = tuple[int, int]  # device and inode
 
 
 class Store:
@@ -196,7 +194,7 @@ class Store:
             identity = _identity(path) if path.exists() else None
         if identity == opened:
             return
-        if identity is None or identity.inode != opened.inode:
+        if identity is None or identity[1] != opened[1]:
             raise StoreMissing(f"{path} was deleted or replaced while it was in use", hint="put the file back")
         self._engine.dispose()  # mounted anew, as another device: what is open leads to the mount that was
         self._file = path, identity
@@ -340,7 +338,7 @@ def _create_file(path: Path) -> None:
 
 def _identity(path: Path) -> _Identity:
     info = path.stat()
-    return _Identity(info.st_dev, info.st_ino)
+    return info.st_dev, info.st_ino
 
 
 def _is_empty(conn: Connection) -> bool:

@@ -41,7 +41,7 @@ from dscampaign.orchestrator.user_files import expanded
 from .code_copies import CodeCopies, has_code
 from .code_tree import git
 from .diff import SpecDiff, as_kept, merge
-from .selection import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
+from .selection import Cancellation, Retry, cancellation_of, retry_of, shown_to_user
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
 """Columns of a stored run in the spec that submitting may change."""
@@ -110,10 +110,7 @@ class Submission:
 
 
 def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
-    """Return the effect of submitting; `store` is None if there is none yet.
-
-    Raises UserError if the spec contradicts the campaign's past, see `merge`, or its folder cannot be used.
-    """
+    """Return the effect of submitting; `store` is None without one. Raises UserError as `merge`, or for its folder."""
     if store is None:
         _require_usable(submission, None, None)
         return None, SpecDiff(submission.runs, (), (), ())
@@ -236,11 +233,8 @@ def what_retries(
 def _what_retries(
     conn: Connection, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool, unnamed: bool
 ) -> Retry:
-    runs = _chosen(conn, campaign, names)
-    if names is None:
-        return retry_of_all(runs, cancelled=cancelled)
-    early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
-    return retry_of_named(runs, early, unnamed=unnamed)
+    early = None if names is None else {run.run_id for run in queries.status(conn, campaign.id) if run.early}
+    return retry_of(_chosen(conn, campaign, names), early, cancelled=cancelled, unnamed=unnamed)
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

@@ -51,10 +51,7 @@ class Location:
         return self.words[0] if self.words else None
 
     def open(self, *, create: bool = False) -> Store:
-        """Open the store; `create` makes a missing SQLite file.
-
-        Raises StoreError if it does not exist, does not respond, or belongs to another version.
-        """
+        """Open the store; `create` makes a missing SQLite file. Raises StoreError."""
         from dscampaign.db.errors import SchemaMismatch, StoreMissing
         from dscampaign.db.store import Store
 
@@ -72,7 +69,9 @@ class Location:
     @property
     def file(self) -> Path | None:
         """The store's file; None for another database than SQLite."""
-        return _file(self.settings.store, Path.cwd())
+        from dscampaign.db.engine import sqlite_file
+
+        return sqlite_file(self.settings.store, Path.cwd())
 
     @property
     def beside_spec(self) -> str:
@@ -110,12 +109,6 @@ def locate(place: PlaceOptions, words: Sequence[StrPath | None] = ()) -> Locatio
         spec = _peek(path)
         names = (spec.pop("name") or names[0], *names[1:])
     return Location.of(place, spec, names, path)
-
-
-def _file(store: str, folder: Path) -> Path | None:
-    from dscampaign.db.engine import sqlite_file
-
-    return sqlite_file(store, folder)
 
 
 def _peek(path: Path) -> dict[str, str | None]:

@@ -177,10 +177,7 @@ class Plan:
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Make the plan; `store` is None if there is none yet.
-
-    Raises UserError as `spec_diff`, SpecError as `script_checks.checked_code`.
-    """
+    """Make the plan; `store` is None if there is none yet. Raises as `spec_diff` and `script_checks.checked_code`."""
     campaign, change = spec_diff(store, submission)
     codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)

@@ -226,10 +226,7 @@ class Thinning:
 def thinnings(
     campaigns: Sequence[CampaignRow], keep_every: int | None, after_days: float | None
 ) -> tuple[Thinning, ...]:
-    """Return the campaigns to thin, by the spec of each unless the arguments differ.
-
-    Raises UserError without a rule.
-    """
+    """Return the campaigns to thin, by the spec of each unless arguments differ; raises UserError without a rule."""
     wanted = []
     for campaign in campaigns:
         own = campaign.provenance.get("retention") or {}

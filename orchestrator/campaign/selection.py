@@ -172,24 +172,17 @@ def _counted(runs: Iterable[RunRow]) -> str:
     return ", ".join(f"{number:,} {noun}" for noun, number in Counter(shown).items())
 
 
-def retry_of_all(runs: Sequence[RunRow], *, cancelled: bool) -> Retry:
-    """Return the runs of a campaign that failed or are held; with `cancelled` also cancelled ones.
+def retry_of(runs: Sequence[RunRow], early: Collection[int] | None, *, cancelled: bool, unnamed: bool) -> Retry:
+    """Return the chosen runs that can be retried; of all (`early` is None), those that the user did not give up.
 
-    Runs that the spec no longer names or that the screening left out stay as they are.
+    `early` has the ids of runs that completed early. Without `unnamed`, runs that the spec no longer names stay.
     """
-    states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
-    return _retry([run for run in runs if run.state in states and run.desired not in UNNAMED], runs)
-
-
-def retry_of_named(runs: Sequence[RunRow], early: Collection[int], *, unnamed: bool) -> Retry:
-    """Return the chosen runs that can be retried; `early` are the ids of those that completed early."""
-    possible = (run for run in runs if run.state in RETRYABLE_RUN or run.id in early)
-    return _retry([run for run in possible if unnamed or run.desired not in UNNAMED], runs)
-
-
-def _retry(retried: Sequence[RunRow], runs: Iterable[RunRow]) -> Retry:
-    chosen = {run.id for run in retried}
-    return Retry(retried, [run for run in runs if run.id not in chosen])
+    states = RETRYABLE_RUN
+    if early is None:
+        unnamed, states = False, frozenset({RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] * cancelled)})
+    possible = (run for run in runs if run.state in states or run.id in (early or ()))
+    again = {run.id: run for run in possible if unnamed or run.desired not in UNNAMED}
+    return Retry([*again.values()], [run for run in runs if run.id not in again])
 
 
 def shown_to_user(run: RunRow) -> str:
@@ -266,10 +259,7 @@ def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
 
 
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
-    """Resolve `[NAME] RUN`; the run may be omitted if the campaign has only one.
-
-    Raises UserError as `find_runs`, or if it is not one run.
-    """
+    """Resolve `[NAME] RUN`; the only run of a campaign may be omitted. Raises UserError if it is not one run."""
     if len(words) > 1:
         find(store, words[0])  # before a run, only a campaign can stand
     campaign, names = find_runs(store, words)

@@ -136,10 +136,7 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
 
 
 def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
-    """Read the whole checkpoint and write the folder ``out``, which then holds all or is as it was.
-
-    Raises UserError.
-    """
+    """Read the checkpoint and write the folder ``out``, which then holds all or is as it was; raises UserError."""
     require_free(out)
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"
     try:

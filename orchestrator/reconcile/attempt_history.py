@@ -231,14 +231,13 @@ class NodeEvidence:
         """
         if end.rule in (LAUNCH, SET_UP) and self.trained_on:
             return replace(end, place="")
-        if python is not None and not end.begun and self._is_away(end) and python in self.trained_with():
+        if end.kind is not FailureClass.DETERMINISTIC:
+            return end
+        if not (python is None or end.begun or end.rule in REFUSALS) and python in self.trained_with():
             return replace(end, kind=FailureClass.NODE, host="", place="")
-        if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT_RULES or not end.host:
+        if end.rule not in ENVIRONMENT_RULES or not end.host:
             return end
         alone = self.shown_by[end.rule] == {end.host}
         if alone and (trained := self.trained_on) and end.host not in trained:
             return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
         return end
-
-    def _is_away(self, end: EndedAttempt) -> bool:
-        return end.kind is FailureClass.DETERMINISTIC and end.rule not in REFUSALS

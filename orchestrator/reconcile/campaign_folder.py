@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.files.atomic_files import load_json, write_atomically
@@ -28,11 +28,7 @@ _STORE: Final = "store"
 _ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
 
-class FolderId(NamedTuple):
-    """The folder that a path led to: another folder, also one mounted over it, has another device or inode."""
-
-    device: int
-    inode: int
+FolderId = tuple[int, int]  # device and inode: another folder, also one mounted over it, has others
 
 
 def run_folders(paths: CampaignPaths) -> set[str]:
@@ -114,10 +110,7 @@ class CampaignFolder:
             raise storage.unwritable(exc) from exc
 
     def require(self) -> FolderId:
-        """Return the id of the folder, and write nothing.
-
-        Raises Unreachable: the folder is not here, is another campaign's, or cannot be read.
-        """
+        """Return the id of the folder, and write nothing; raises Unreachable if it is away or another campaign's."""
         try:
             info = self.paths.dir.stat()
             if not self._is_marked():
@@ -127,7 +120,7 @@ class CampaignFolder:
         except OSError as exc:
             message = f"the shared folder cannot be read: {exc}"
             raise Unreachable(message, "the next pass tries again", about="not readable") from exc
-        return FolderId(info.st_dev, info.st_ino)
+        return info.st_dev, info.st_ino
 
     def complete(self) -> None:
         """Add missing parts of a folder that is here."""
@@ -140,8 +133,8 @@ class CampaignFolder:
 
         An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew.
         """
-        if self.paths.dir.is_dir() and not self._is_marked() and not self._is_another:
-            if self._is_damaged and self.paths.batches.is_dir():
+        if self.paths.dir.is_dir() and not _read_marker(self.paths):
+            if os.path.lexists(self.paths.marker) and self.paths.batches.is_dir():
                 self._mark()
             else:
                 self.create(recorded=True)
@@ -150,14 +143,6 @@ class CampaignFolder:
     def _is_marked(self) -> bool:
         marker = _read_marker(self.paths)
         return marker is not None and marker.items() >= self._marker.items()
-
-    @property
-    def _is_another(self) -> bool:
-        return _read_marker(self.paths) is not None and not self._is_marked()
-
-    @property
-    def _is_damaged(self) -> bool:
-        return os.path.lexists(self.paths.marker) and _read_marker(self.paths) is None
 
     def _make_folders(self) -> None:
         for folder in (self.paths.runs, self.paths.batches):
@@ -168,9 +153,9 @@ class CampaignFolder:
 
     def _away(self) -> Unreachable:
         name, folder = self._marker["campaign"], self.paths.dir
-        if self._is_another:
+        if _read_marker(self.paths):
             return Unreachable(f"{folder} belongs to another campaign {name}", "choose another name or --dir")
-        if self._is_damaged:
+        if os.path.lexists(self.paths.marker):
             damaged = f"{folder} is not the folder of campaign {name}, or its {MARKER} is damaged"
             return Unreachable(damaged, "if it is, submit the spec again: that writes it again")
         root, start_over = shlex.quote(str(self.paths.root)), shlex.quote(str(folder))

@@ -213,7 +213,7 @@ def time_left(conn: Connection, campaign_id: int, rows: Sequence[RunStatus], now
 
     def forecast(row: RunStatus, steps: int | None) -> Forecast | None:
         run = unsettled.get(row.run_id)
-        return history.forecast(run.params, lambda: run.config, steps) if run else None
+        return history.forecast(run[0], lambda: run[1], steps) if run else None
 
     left: dict[int, float] = {}
     for row in rows:

@@ -193,10 +193,7 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
 def acquire(
     conn: Connection, name: str, holder: LeaseHolder, gone: Collection[str] = ()
 ) -> tuple[int | None, LeaseHolder]:
-    """Take or renew a lease, also from a process that died, or from a job that is `gone`.
-
-    Return its epoch, or None and its present holder.
-    """
+    """Take or renew a lease, also from a job that is `gone`; return its epoch, or None and its present holder."""
     if epoch := queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S):
         return epoch, holder
     held = queries.read_lease(conn, name)

@@ -98,10 +98,7 @@ class Recollection:
         self._unreadable = False
 
     def reported(self, looked_s: float) -> None:
-        """Remember the time that a pass left in the store.
-
-        With another there, the store went back, or others made a pass.
-        """
+        """Remember the time that a pass left in the store: with another time there, the store has gone back."""
         self._reported_s = looked_s
 
     def recall(self, writer: FencedWriter) -> Recalled:
@@ -130,7 +127,11 @@ class Recollection:
             with writer.write() as conn:
                 self._record(conn, sorted_tasks, writer)
         done = {row.id for row, _ in sorted_tasks.passed} | sorted_tasks.attempts.keys() | sorted_tasks.waiting
-        return Recalled(frozenset(sorted_tasks.waiting), _behind(len(done)) if done else None, lost)
+        behind = (
+            f"the store is older than the folder: attempts of {count(len(done), 'run')} that the store lacks were found"
+        )
+        trouble = Unreachable(behind, "they are recorded again before anything else of these runs begins")
+        return Recalled(frozenset(sorted_tasks.waiting), trouble if done else None, lost)
 
     def _lost(self, known: Collection[str]) -> frozenset[int]:
         """A trial whose payload cannot be read has begun if it has a folder; else no job can begin it."""
@@ -272,8 +273,3 @@ def _rung(template: TrialTemplate, run: RunRow, submitted: _Submitted) -> dict[s
         return {}
     higher = template.again(run.name, run.params, submitted.target_step)
     return {"config": higher.stored_config, "target_step": higher.target_step} if higher else {}
-
-
-def _behind(runs: int) -> Unreachable:
-    message = f"the store is older than the folder: attempts of {count(runs, 'run')} that the store lacks were found"
-    return Unreachable(message, "they are recorded again before anything else of these runs begins")

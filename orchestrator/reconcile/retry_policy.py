@@ -136,14 +136,11 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
-        moves = last.host and (last.kind.policy.elsewhere or last.rule == SET_UP) and _has_others(last, context)
+        moves = last.host and (last.kind.policy.elsewhere or last.rule == SET_UP)
+        moves = moves and (context.nodes is None or context.nodes > last.row.nodes)
         elsewhere = (last.host,) if moves else ()
         reason = f"{last.reason}, tried again ({tries} of {allowed})"
         yield from _submit(view, history, _Next(reason, last.ended_s, wait_s, exclude=elsewhere), context)
-
-
-def _has_others(last: EndedAttempt, context: PassContext) -> bool:
-    return context.nodes is None or context.nodes > last.row.nodes
 
 
 def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
@@ -170,6 +167,7 @@ def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context:
         view, history[-1].row if history else latest_of_configuration(view), context.ledgers
     )
     reason = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
+    fixed = view.config.slurm.nodelist or view.config.executor == "local"
     # a run that waits for room shows as pending, also when its last attempt has just ended
     yield from set_run(view, RunState.PENDING, reason if history else "")
     yield Submit(
@@ -181,7 +179,7 @@ def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context:
         mem_scale=MEM_GROWTH ** count(history, FailureClass.HOST_OOM),
         changes=fit.changes,
         predicted_gb=fit.predicted_gb,
-        exclude=_excluding(view, (*context.excluded, *how.exclude)),
+        exclude=() if fixed else tuple(sorted({*context.excluded, *how.exclude})),
     )
 
 
@@ -193,11 +191,6 @@ def _not_before_s(view: RunView, how: _Next, now_s: float) -> float:
     if planned_s <= latest_s:
         return planned_s
     return latest_s if known_s is None or known_s > latest_s else known_s
-
-
-def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:
-    fixed = view.config.slurm.nodelist or view.config.executor == "local"
-    return () if fixed else tuple(sorted(set(nodes)))
 
 
 def _backoff(view: RunView, last: EndedAttempt, tries: int, most_s: float) -> float:

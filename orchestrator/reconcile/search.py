@@ -133,7 +133,7 @@ def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
     rows = [row for row in stored if row.desired != ABSENT]
     ends = {run.run_id: run.failure_class for run in queries.status(conn, campaign.id)}
     records: dict[int, dict[int, tuple[Sequence[float | None], float]]] = {}
-    for event in queries.campaign_events(conn, campaign.id, MEASURED):
+    for event in queries.events(conn, campaign.id, kind=MEASURED):
         data = event.data
         records.setdefault(event.run_id or 0, {})[data["step"]] = (tuple(data["values"]), data["excess"])
     trials = [row for row in rows if row.stage is Stage.TRIAL]

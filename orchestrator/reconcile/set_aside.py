@@ -58,7 +58,7 @@ def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter) -> Un
     if may_pass(error):
         return Unreachable(message, "nothing is lost; the next pass tries again", about="metrics")
     with writer.write() as conn:
-        events = queries.events_of_kind(conn, row.run_id, UNREAD)
+        events = queries.events(conn, writer.campaign_id, row.run_id, kind=UNREAD)
         if all(event.attempt_id != row.id for event in events):
             writer.event(conn, UNREAD, message, row)
     return None

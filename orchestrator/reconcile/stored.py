@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -122,8 +122,8 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
             heard_s=lease.heard_s if lease else None,
             more=more,
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
-            trained_on=partial(_trained_on, store, campaign.id),
-            trained_with=partial(_trained_with, store, campaign.id),
+            trained_on=partial(_later, store, open_runs.trained_hosts, campaign.id),
+            trained_with=partial(_later, store, open_runs.trained_interpreters, campaign.id),
         )
 
 
@@ -172,14 +172,9 @@ def _gpu_seconds(store: Store, campaign: CampaignRow, now_s: float) -> float:
     return sum(seconds * gpus_per_rank(campaign.executor, *requested) for requested, seconds in used.items())
 
 
-def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:
+def _later(store: Store, query: Callable[[Connection, int], frozenset[str]], campaign_id: int) -> frozenset[str]:
     with store.read() as conn:
-        return open_runs.trained_hosts(conn, campaign_id)
-
-
-def _trained_with(store: Store, campaign_id: int) -> frozenset[str]:
-    with store.read() as conn:
-        return open_runs.trained_interpreters(conn, campaign_id)
+        return query(conn, campaign_id)
 
 
 def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:

@@ -163,7 +163,7 @@ def test_a_pass_that_dies_anywhere_loses_and_repeats_no_trial(
     assert [(run.name, run.params) for run in wild.runs] == [(run.name, run.params) for run in calm.runs]
     for made in (calm, wild):
         with made.store.read() as conn:
-            events = queries.campaign_events(conn, made.campaign.id, search.MEASURED)
+            events = queries.events(conn, made.campaign.id, kind=search.MEASURED)
         assert len(events) == 12
         made.store.close()
 
