@@ -125,11 +125,6 @@ class Curve(NamedTuple):
         end = self.steps[-1] if self.steps else 0
         return max(0, end - 1 - (end - 1) % self.width)
 
-    def after(self, step: int) -> Curve:
-        """Return the points after a step."""
-        gone = bisect_right(self.steps, step)
-        return Curve(self.width, *(column[gone:] for column in self[1:]))  # type: ignore[arg-type] # as they were
-
     def followed_by(self, newer: Curve) -> Curve:
         """Return the curve with newer points in place of the last."""
         kept = bisect_right(self.steps, self.begin_of_last)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dscampaign.db.records import ENDING, EventRow, RunStatus
 from dscampaign.db.states import CANCELLING, AttemptState, RunState
@@ -35,15 +34,6 @@ def step_text(step: int | None, target_step: int | None) -> str:
     if step is None:
         return f"–/{target_step:,}" if target_step else ""
     return f"{step:,}/{target_step:,}" if target_step else f"{step:,}"
-
-
-class RunText(NamedTuple):
-    """The explanation of a run: facts by name, "" for an unknown one, lines, and the command to type next."""
-
-    facts: Mapping[str, str]
-    attempts: Sequence[str]
-    events: Sequence[str]
-    next: str
 
 
 TRAINING: Final = "training"

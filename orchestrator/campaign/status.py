@@ -287,9 +287,19 @@ class CampaignOverview:
     quiet_s: float
 
     @property
+    def name(self) -> str:
+        """The campaign's name."""
+        return self.campaign.name
+
+    @property
     def counts(self) -> RunCounts:
         """Its runs by state."""
         return RunCounts(self.totals.counts, self.totals.early)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.campaign.grows or any(self.totals.counts.get(state) for state in UNSETTLED_RUN))
 
     @property
     def user(self) -> str:

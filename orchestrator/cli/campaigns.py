@@ -13,8 +13,8 @@ import click
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
-from dscampaign.orchestrator.formatting import count, duration, size
-from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
+from dscampaign.orchestrator.formatting import count, size
+from dscampaign.orchestrator.pages.text import Page, Style, table
 
 from .console import (
     Verb,
@@ -139,23 +139,12 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from dscampaign.orchestrator.pages.status import counts_line
+    from dscampaign.orchestrator.pages.rows import OVERVIEW
 
     if not rows:
         return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]
-    header = ("campaign", "by", "runs", "device-hours", "last activity", "states")
-    cells: list[list[Cell | str]] = [
-        [
-            row.campaign.name,
-            row.user,
-            f"{row.counts.total:,}",
-            f"{row.device_hours:,.1f}",
-            f"{duration(row.quiet_s)} ago",
-            "being removed" if row.removed else counts_line(Page(), row.totals.shown, row.counts.early),
-        ]
-        for row in rows
-    ]
-    return table(page, header, cells, "--rrr-", ("by", "runs"))
+    cells = [[text(row) for text in OVERVIEW.values()] for row in rows]
+    return table(page, tuple(OVERVIEW), cells, "--rrr-", ("by", "runs"))
 
 
 def _garbage(garbage: Garbage) -> list[str]:

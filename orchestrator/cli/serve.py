@@ -40,20 +40,16 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
         raise UserError(f"the page is not served on {host}: it is only for you", f"from a laptop: `{ssh}`")
     with needs_the_extra():
         from dscampaign.orchestrator.campaign.selection import find
-        from dscampaign.orchestrator.live.documents import Texts
         from dscampaign.orchestrator.live.model import LiveStore
         from dscampaign.orchestrator.live.server import serve as serve_store
         from dscampaign.orchestrator.live.static import export
-        from dscampaign.orchestrator.pages.describe import run_text
-        from dscampaign.orchestrator.pages.status import notes
-        from dscampaign.orchestrator.pages.text import Page
 
     location = locate(place, [name])
-    store, texts = location.open(), Texts(notes, lambda facts: run_text(facts, Page()))
+    store = location.open()
     if location.name:
         find(store, location.name)
     if folder:
-        files = export(LiveStore(store, math.inf), texts, location.name, folder)
+        files = export(LiveStore(store, math.inf), location.name, folder)
         echo_err(f"{files[0]}, {count(len(files), 'page')}")
         return EXIT_OK
 
@@ -62,5 +58,5 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
         echo_err(f"From a laptop: `{ssh.replace('PORT', str(port))}`, then open the link there. Ctrl-C ends it.")
 
     with suppress(KeyboardInterrupt):
-        serve_store(store, texts, port, location.name, tell)
+        serve_store(store, port, location.name, tell)
     return EXIT_OK

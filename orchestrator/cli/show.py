@@ -17,7 +17,7 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, source, words
-from dscampaign.orchestrator.pages.text import Cell, Page, Style, fold, table
+from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 
 from .campaigns import echo_overview
 from .console import (
@@ -38,10 +38,8 @@ from .console import (
 from .spec import read_submission, set_option
 
 if TYPE_CHECKING:
-    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.diagnosis import Explained
     from dscampaign.orchestrator.campaign.selection import Selection
-    from dscampaign.orchestrator.live.top import Top
 
 
 @verb
@@ -118,28 +116,10 @@ def top(name: str | None, place: PlaceOptions) -> int:
         raise UserError("this needs a terminal", f"`{follow}` writes lines")
     location = locate(place, [name])
     with needs_the_extra():
+        from dscampaign.orchestrator.live.top import view_of
+
         view_of(location.open(), location.name).run()
     return EXIT_OK
-
-
-def view_of(store: Store, name: str | None) -> Top:
-    """Return the view of a store; raises UserError without a campaign, or if it has none of that name."""
-    from dscampaign.orchestrator.campaign.documents import run_details
-    from dscampaign.orchestrator.campaign.selection import campaigns_of, find_run
-    from dscampaign.orchestrator.live.model import LiveStore
-    from dscampaign.orchestrator.live.top import CommandTexts, Top
-    from dscampaign.orchestrator.pages.describe import run_page
-    from dscampaign.orchestrator.pages.status import summary
-
-    if not (campaigns := campaigns_of(store, name)):
-        raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
-
-    def explain(campaign: str, run: str, width: int) -> str:
-        page = Page(colour=True, width=width)
-        return fold(run_page(run_details(store, *find_run(store, [campaign, run])), page), width)
-
-    shown = campaigns[0].name if len(campaigns) == 1 else None
-    return Top(LiveStore(store), shown, CommandTexts(lambda status: summary(status, Page(colour=True)), explain))
 
 
 @verb

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
 from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus
-from dscampaign.orchestrator.campaign.activity import RunText, step_text
+from dscampaign.db.records import EventRow
+from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.campaign.documents import RunDetails, finite, run_details
 from dscampaign.orchestrator.campaign.logs import Wanted, newest_log, print_log
-from dscampaign.orchestrator.campaign.status import CampaignStatus
+from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.formatting import clean, count, duration, figure, moment, printable, short_number
+from dscampaign.orchestrator.formatting import clean, count, figure, moment, printable
+from dscampaign.orchestrator.pages.describe import run_text
+from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun
+from dscampaign.orchestrator.pages.status import notes
 from dscampaign.orchestrator.report.page import charts
 from dscampaign.orchestrator.report.page.curves import POINTS, Curves, short
 from dscampaign.orchestrator.report.page.elements import Chart
 from dscampaign.orchestrator.report.page.looks import COLOURS, OTHERS, REST, Look, looks_of
 from dscampaign.orchestrator.report.page.render import CONFIG
 
-from .model import CHART, LATEST, Changes, LiveCampaign, LiveEvent, LiveRun, LiveStore
+from .model import CHART, LATEST, Changes, LiveStore
 
 MOST_CURVES: Final = 60
 """Curves of a chart."""
@@ -35,98 +38,86 @@ _MOST_POINTS: Final = 160
 _LOG_BYTES: Final = 1 << 18
 
 
-@dataclass(frozen=True)
-class Texts:
-    """The texts of the terminal's pages: lines about a campaign, and the explanation of a run."""
-
-    of_campaign: Callable[[CampaignStatus], Sequence[str]]
-    of_run: Callable[[RunDetails], RunText]
-
-
 def dumps(document: Any) -> str:
     """Return JSON in a line, without NaN."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False, default=str)
 
 
-def campaigns_document(campaigns: Iterable[LiveCampaign]) -> list[dict[str, Any]]:
+def campaigns_document(campaigns: Iterable[CampaignOverview]) -> list[dict[str, Any]]:
     """Return the list of campaigns."""
     return [
         {
             "name": one.name,
-            "counts": one.counts,
+            "counts": one.totals.shown,
             "settled": one.settled,
             "cells": [
-                clean(one.user), one.executor, f"{one.device_hours:,.1f}", f"{duration(one.quiet_s)} ago",
+                clean(one.user),
+                one.campaign.executor,
+                *(OVERVIEW[name](one) for name in ("device-hours", "last activity")),
             ],
         }
         for one in campaigns
-    ]  # fmt: skip
+    ]
 
 
-def head_document(status: CampaignStatus, texts: Texts) -> dict[str, Any]:
+def head_document(status: CampaignStatus) -> dict[str, Any]:
     """Return the counts of a campaign and the lines about it."""
     done = sum(min(run.step or 0, run.target_step or 0) for run in status.runs)
     return {
         "counts": {str(state): number for state, number in status.shown_counts.items() if number},
         "early": status.early,
         "steps": f"{count(len(status.runs), 'run')} · {done:,} steps completed",
-        "lines": list(texts.of_campaign(status)),
+        "lines": notes(status),
         "settled": status.settled,
     }
 
 
-def changes_document(changes: Changes, events: Sequence[LiveEvent]) -> dict[str, Any]:
+def changes_document(changes: Changes, events: Sequence[tuple[EventRow, str]]) -> dict[str, Any]:
     """Return rows and events that changed."""
     return {
         "version": changes.version,
         "whole": changes.whole,
-        "rows": [_row(run) for run in changes.runs],
-        "events": [[event.id, moment(event.ts_s), clean(event.run), event.text] for event in events],
+        "rows": [_row(row) for row in changes.runs],
+        "events": [[event.id, moment(event.ts_s), clean(run), event_text(event)] for event, run in events],
     }
 
 
-def _row(run: LiveRun) -> dict[str, Any]:
-    share = min(1.0, (run.step or 0) / run.target_step) if run.target_step else None
-    reduced = run.first_micro_batch and run.micro_batch and run.micro_batch < run.first_micro_batch
+_CELLS: Final = ("step", "left", "loss", "tok/s", "memory", "micro-batch", "GPUs", "tries")
+
+
+def _row(row: ShownRun) -> dict[str, Any]:
+    run = row.run
     return {
         "id": run.run_id,
         "name": clean(run.name),
-        "title": _title(run),
-        "state": run.state,
+        "title": _title(row),
+        "state": run.shown,
         "early": run.early,
-        "doing": run.doing,
-        "why": run.why,
-        "share": share,
+        "doing": row.doing,
+        "why": row.why,
+        "share": row.share,
         "cells": [
-            step_text(run.step, run.target_step),
-            "" if run.left_s is None else duration(run.left_s),
-            figure(run.loss),
-            short_number(run.tokens_per_s),
-            "" if run.mem_gb is None else f"{run.mem_gb:.1f} GB",
-            f"{run.first_micro_batch} → {run.micro_batch}" if reduced else str(run.micro_batch or ""),
-            "" if run.gpus is None else f"{run.gpus:g}",
-            str(run.attempt or ""),
-            " on ".join(filter(None, (run.job, run.nodes))),
+            *(FIGURES[name].text(row) for name in _CELLS),
+            clean(" on ".join(filter(None, (run.job_id, run.node_list)))),
         ],
-        "values": [
-            share, run.left_s, finite(run.loss), run.tokens_per_s, run.mem_gb, run.micro_batch, run.gpus, run.attempt,
-        ],
-    }  # fmt: skip
+        "values": [finite(FIGURES[name].value(row)) for name in _CELLS],
+    }
 
 
-def _title(run: LiveRun) -> str:
-    return f"{run.title} · repeat {run.repeat + 1}" if run.repeat else run.title
+def _title(row: ShownRun) -> str:
+    return f"{row.title} · repeat {row.run.repeat + 1}" if row.run.repeat else row.title
 
 
 def draw_document(live: LiveStore, campaign: str | None, ids: Sequence[int], drawn: Sequence[int]) -> dict[str, Any]:
     """Return the losses of some runs for sparklines, and the data of the chart of losses for others, by run id."""
-    runs = {run.run_id: run for run in live.runs(campaign).runs}
-    titles = list(dict.fromkeys(run.title for run in runs.values()))
+    rows = {row.run.run_id: row for row in live.runs(campaign).runs}
+    titles = list(dict.fromkeys(row.title for row in rows.values()))
     colours = {title: place for place, title in enumerate(titles)} if len(titles) <= REST else {}
-    sparks = live.curves(campaign, [runs[one].name for one in ids if one in runs])
-    chosen = [runs[one] for one in drawn if one in runs]
+    names = {rows[one].name: one for one in ids if one in rows}
+    sparks = live.curves(campaign, names)
+    chosen = [rows[one] for one in drawn if one in rows]
     return {
-        "sparks": {str(one.run_id): [*map(_short, one.curve.loss)] for one in sparks.values()},
+        "sparks": {str(names[name]): [*map(_short, curve.loss)] for name, curve in sparks.items()},
         "chart": curves_document(live, campaign, chosen, colours),
     }
 
@@ -136,10 +127,14 @@ def _short(value: float | None) -> float | None:
 
 
 def curves_document(
-    live: LiveStore, campaign: str | None, runs: Sequence[LiveRun], colours: Mapping[str, int], most: int = _MOST_POINTS
+    live: LiveStore,
+    campaign: str | None,
+    runs: Sequence[ShownRun],
+    colours: Mapping[str, int],
+    most: int = _MOST_POINTS,
 ) -> dict[str, Any]:
     """Return the data of `curve_specs` for these runs: of more than eight conditions, the first have a colour."""
-    with_curve = [run for run in runs if run.step is not None][:MOST_CURVES]
+    with_curve = [row for row in runs if row.run.step is not None][:MOST_CURVES]
     points = min(most, max(12, POINTS // max(1, len(with_curve))))
     found = live.curves(campaign, [run.name for run in with_curve], points)
     own = colours or {title: place for place, title in enumerate(dict.fromkeys(run.title for run in with_curve))}
@@ -148,7 +143,7 @@ def curves_document(
     slots = [min(REST, own[run.title]) for run in with_curve]
     grey_first = sorted(enumerate(with_curve), key=lambda each: slots[each[0]] != REST)
     for number, run in grey_first:
-        curve = found[run.name].curve if run.name in found else None
+        curve = found.get(run.name)
         for step, loss, other, speed in zip(*curve[1:], strict=True) if curve else ():
             rows.append({"c": number, "step": step, "loss": _short(loss), "speed": _short(speed)})
             if other is not None:
@@ -160,7 +155,7 @@ def curves_document(
         "titles": [_title(run) for run in with_curve],
         "groups": [OTHERS if slot == REST else str(slot) for slot in slots],
         "ends": {"loss": drawn.domain("loss"), "pace": drawn.domain("speed")},
-        "colours": {run.run_id: slot for run, slot in zip(with_curve, slots, strict=True)},
+        "colours": {row.run.run_id: slot for row, slot in zip(with_curve, slots, strict=True)},
         "legend": [
             [title, slot] for title, slot in dict(zip((r.title for r in with_curve), slots, strict=True)).items()
         ],
@@ -200,16 +195,16 @@ def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
             "caption": chart.title if chart else ""}  # fmt: skip
 
 
-def run_document(live: LiveStore, campaign: str | None, run_id: int, texts: Texts) -> dict[str, Any]:
+def run_document(live: LiveStore, campaign: str | None, run_id: int) -> dict[str, Any]:
     """Return the page of a run; raises UserError if it does not exist."""
     changes = live.runs(campaign)
-    run = next((run for run in changes.runs if run.run_id == run_id), None)
-    if run is None:
+    shown = next((row for row in changes.runs if row.run.run_id == run_id), None)
+    if shown is None:
         raise UserError(f"no run {run_id} in {changes.status.campaign.name}")
     with live.store.read() as conn:
         row = queries.run_by_id(conn, run_id)
     details = run_details(live.store, changes.status.campaign, row, changes.status)
-    text = texts.of_run(details)
+    text = run_text(details)
     newest = details.attempts[-1] if details.attempts else None
     return {
         "facts": [[name, value] for name, value in text.facts.items() if value],
@@ -221,7 +216,7 @@ def run_document(live: LiveStore, campaign: str | None, run_id: int, texts: Text
         "gpus": _gpus(details.gpus.get(newest.id)) if newest else [],
         "tries": [attempt.generation for attempt in details.attempts],
         "ranks": newest.world_size if newest else 0,
-        "curves": curves_document(live, campaign, [run], {run.title: 0}, CHART),
+        "curves": curves_document(live, campaign, [shown], {shown.title: 0}, CHART),
     }
 
 

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from dscampaign.db import campaigns, queries
-from dscampaign.db.records import CampaignRow, RunStatus
+from dscampaign.db.records import CampaignRow, EventRow, RunStatus
 from dscampaign.db.series import Curve, run_curve
-from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.activity import doing, event_text, turn, why
+from dscampaign.orchestrator.campaign.activity import turn
 from dscampaign.orchestrator.campaign.selection import find
 from dscampaign.orchestrator.campaign.status import (
     MOST_FINAL,
     MOST_WATCHED,
+    CampaignOverview,
     CampaignStatus,
     read_overview,
     read_status,
@@ -32,6 +33,7 @@ from dscampaign.orchestrator.campaign.status import (
 )
 from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.formatting import clean
+from dscampaign.orchestrator.pages.rows import ShownRun, shown_run
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 if TYPE_CHECKING:
@@ -50,75 +52,6 @@ STALE_S: Final = 10.0
 """After so long the campaign is read again though no run changed: ages, and the reconciler's lease."""
 
 
-class LiveCampaign(NamedTuple):
-    """A campaign in the list of all, the most recently active first.
-
-    Attributes:
-        counts: runs by shown state, `cancelling` included, without zeros.
-        early: completed runs that did so before their target step.
-        settled: nothing is left to do.
-        device_hours: hours of GPUs, or of ranks without any.
-        quiet_s: seconds since its last activity.
-    """
-
-    name: str
-    user: str
-    executor: str
-    counts: dict[str, int]
-    early: int
-    settled: bool
-    device_hours: float
-    created_s: float
-    quiet_s: float
-
-
-class LiveRun(NamedTuple):
-    """A run in the table of a campaign; None or "" for unknown.
-
-    Attributes:
-        name: the name that commands take.
-        title: the condition's name for people, without the repeat.
-        repeat: 0 for the first.
-        state: as shown, `cancelling` included.
-        early: completed before its target step.
-        doing: the phase of a running one, `training` or `saving for 12 s`.
-        why: why it waits, failed, is held or is silent.
-        left_s: seconds that it will still take.
-        loss: of the newest step; of a completed run the final loss. NaN if it is not finite.
-        tokens_per_s: of all ranks together.
-        mfu: a share of 1.
-        mem_gb: reserved by the fullest rank, in GB.
-        micro_batch, first_micro_batch: now, and of its first attempt, if it was retried.
-        gpus: of all its nodes; None before its first attempt, and without Slurm.
-        attempt: the number of the newest, 0 before the first.
-        nodes: in Slurm's syntax.
-        ts_s: time of the newest step, epoch seconds of the node.
-    """
-
-    run_id: int
-    name: str
-    title: str
-    repeat: int
-    state: str
-    early: bool
-    doing: str
-    why: str
-    step: int | None
-    target_step: int | None
-    left_s: float | None
-    loss: float | None
-    tokens_per_s: float | None
-    mfu: float | None
-    mem_gb: float | None
-    micro_batch: int | None
-    first_micro_batch: int | None
-    gpus: float | None
-    attempt: int
-    job: str
-    nodes: str
-    ts_s: float | None
-
-
 class Changes(NamedTuple):
     """A campaign's runs that changed since a version.
 
@@ -131,34 +64,8 @@ class Changes(NamedTuple):
 
     version: int
     whole: bool
-    runs: list[LiveRun]
+    runs: list[ShownRun]
     status: CampaignStatus
-
-
-class LiveCurve(NamedTuple):
-    """A run's thinned curve.
-
-    Attributes:
-        run_id: of the run.
-        next: pass it as `since` to get only later points.
-        whole: forget the points before. Else replace points from the first new step on.
-        curve: steps, losses, held-out losses, tokens/s; lists of equal length.
-    """
-
-    run_id: int
-    next: str
-    whole: bool
-    curve: Curve
-
-
-class LiveEvent(NamedTuple):
-    """An event; `id` grows, `ts_s` is in epoch seconds, `run` is a name or "" for the whole campaign."""
-
-    id: int
-    ts_s: float
-    run: str
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -168,10 +75,9 @@ class _Known:
     mark: tuple[Any, ...]
     status: CampaignStatus
     read_s: float
-    waits: str
     titles: Mapping[str, str]
     gpus: Mapping[int, float]
-    rows: Mapping[int, tuple[int, RunStatus, LiveRun]]
+    rows: Mapping[int, tuple[int, ShownRun]]
     whole_since: int
 
 
@@ -192,23 +98,9 @@ class LiveStore:
         self._curves: dict[tuple[int, int], tuple[tuple[int, int | None], Curve]] = {}
         self._lock = RLock()
 
-    def campaigns(self) -> list[LiveCampaign]:
-        """Return all campaigns that are not being removed."""
-        return [
-            LiveCampaign(
-                name=row.campaign.name,
-                user=row.user,
-                executor=row.campaign.executor,
-                counts={str(state): number for state, number in row.totals.shown.items()},
-                early=row.totals.early,
-                settled=not (row.campaign.grows or any(row.counts.states.get(state) for state in UNSETTLED_RUN)),
-                device_hours=row.device_hours,
-                created_s=row.campaign.created_s,
-                quiet_s=row.quiet_s,
-            )
-            for row in read_overview(self.store)
-            if not row.removed
-        ]
+    def campaigns(self) -> list[CampaignOverview]:
+        """Return all campaigns that are not being removed, the most recently active first."""
+        return [row for row in read_overview(self.store) if not row.removed]
 
     def runs(self, campaign: str | None, since: int = 0) -> Changes:
         """Return the runs of a campaign, or of the only one, that changed after version `since`; all for 0.
@@ -219,38 +111,38 @@ class LiveStore:
             row = find(self.store, campaign)
             known = self._read(row)
             whole = since != LATEST and not known.whole_since <= since <= self._version
-            chosen = (run for version, _, run in known.rows.values() if whole or version > since)
+            chosen = (run for version, run in known.rows.values() if whole or version > since)
             return Changes(self._version, whole, list(chosen), known.status)
 
-    def curves(
-        self, campaign: str | None, runs: Collection[str], points: int = SPARK, since: Mapping[str, str] | None = None
-    ) -> dict[str, LiveCurve]:
-        """Return the curves of the named runs by name, without runs that have no step: for the rows in sight.
+    def curves(self, campaign: str | None, runs: Collection[str], points: int = SPARK) -> dict[str, Curve]:
+        """Return the thinned curves of the named runs by name, without runs that have no step: for the rows in sight.
 
         Args:
             campaign: its name; None for the only one.
             runs: their names.
             points: most points of a curve, `SPARK` or `CHART`.
-            since: by name, `next` of the curve that the caller has.
         """
         wanted = set(runs)
         with self._lock:
             known = self._read(find(self.store, campaign))
             with self.store.read() as conn:  # later than the newest step that is known
                 return {
-                    run.name: self._curve(conn, run, points, (since or {}).get(run.name, ""))
+                    run.name: self._curve(conn, run, points)
                     for run in known.status.runs
                     if run.step is not None and run.name in wanted
                 }
 
-    def events(self, campaign: str | None, since: int = 0, limit: int = EVENTS) -> list[LiveEvent]:
-        """Return the newest events of a campaign with an id above `since`, oldest first."""
+    def events(self, campaign: str | None, since: int = 0, limit: int = EVENTS) -> list[tuple[EventRow, str]]:
+        """Return the newest events of a campaign with an id above `since`, oldest first, with the names of their runs.
+
+        The name is "" if an event is about the whole campaign.
+        """
         with self._lock:
             row = find(self.store, campaign)
             names = {run.run_id: run.name for run in self._read(row).status.runs}
         with self.store.read() as conn:
             events = queries.events(conn, row.id, limit=limit, after=since)
-        return [LiveEvent(e.id, e.ts_s, names.get(e.run_id or 0, ""), e.kind, event_text(e)) for e in events]
+        return [(event, names.get(event.run_id or 0, "")) for event in events]
 
     def verdict(self, campaign: str | None) -> str:
         """Return the sentence of `campaign recommend`, of several workloads those that compare conditions.
@@ -281,7 +173,7 @@ class LiveStore:
         self._results[status.campaign.id] = known.mark, found
         return found
 
-    def _curve(self, conn: Connection, run: RunStatus, points: int, since: str) -> LiveCurve:
+    def _curve(self, conn: Connection, run: RunStatus, points: int) -> Curve:
         """Return the curve that was read before, with the steps since then."""
         last, key, mark = max(run.target_step or 0, run.step or 0), (run.run_id, points), (run.generation, run.step)
         before, curve = self._curves.get(key, ((0, None), None))
@@ -293,10 +185,7 @@ class LiveStore:
                 newer = curve.followed_by(newer) if same else run_curve(conn, run.run_id, last, points)
             curve = newer
             self._curves[key] = mark, curve
-        width, _, step = since.partition(":")
-        whole = width != str(curve.width) or not step.isdecimal()
-        shown = curve if whole else curve.after(int(step))
-        return LiveCurve(run.run_id, f"{curve.width}:{curve.begin_of_last}", whole, shown)
+        return curve
 
     def _read(self, campaign: CampaignRow) -> _Known:
         known = self._known.get(campaign.id)
@@ -318,14 +207,12 @@ class LiveStore:
             titles, gpus, whole_since = known.titles, known.gpus, known.whole_since
         waits, rows = turn(status), {}
         for run in status.runs:
+            title, own = clean(titles.get(run.condition, run.condition)), gpus.get(run.run_id)
+            all_gpus = run.world_size * own if run.world_size and own else None
+            shown = shown_run(run, status, waits=waits, title=title, gpus=all_gpus)
             before = known.rows.get(run.run_id) if known else None
-            if before and before[1] == run and run.state is not RunState.RUNNING and known and known.waits == waits:
-                rows[run.run_id] = before
-                continue
-            shown = _row(run, status, waits, titles, gpus)
-            changed = self._version if before is None or before[2] != shown else before[0]
-            rows[run.run_id] = changed, run, shown
-        return _Known(mark, status, time.monotonic(), waits, titles, gpus, rows, whole_since)
+            rows[run.run_id] = before if before and before[1] == shown else (self._version, shown)
+        return _Known(mark, status, time.monotonic(), titles, gpus, rows, whole_since)
 
     def _described(self, status: CampaignStatus) -> tuple[Mapping[str, str], Mapping[int, float]]:
         campaign = status.campaign
@@ -334,32 +221,3 @@ class LiveStore:
             asked = campaigns.asked(conn, campaign.id) if campaign.executor == "slurm" else {}
         per_rank = cache(partial(gpus_per_rank, campaign.executor))
         return titles_of(params), {run_id: per_rank(*own) for run_id, own in asked.items()}
-
-
-def _row(
-    run: RunStatus, status: CampaignStatus, waits: str, titles: Mapping[str, str], gpus: Mapping[int, float]
-) -> LiveRun:
-    return LiveRun(
-        run_id=run.run_id,
-        name=run.name,
-        title=clean(titles.get(run.condition, run.condition)),
-        repeat=run.repeat,
-        state=run.shown,
-        early=run.early,
-        doing=doing(run, status),
-        why=why(run, status.now_s) or (waits if run.state is RunState.PENDING else ""),
-        step=run.step,
-        target_step=run.target_step,
-        left_s=status.left.runs.get(run.run_id),
-        loss=run.loss,
-        tokens_per_s=run.tokens_per_s,
-        mfu=run.mfu,
-        mem_gb=run.mem_reserved_gb,
-        micro_batch=run.micro_batch,
-        first_micro_batch=status.first_micro_batch.get(run.run_id),
-        gpus=run.world_size * gpus[run.run_id] if run.world_size and run.run_id in gpus else None,
-        attempt=run.generation,
-        job=clean(run.job_id or ""),
-        nodes=clean(run.node_list or ""),
-        ts_s=run.ts_s,
-    )

@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Rows(ScrollView, can_focus=True):
-    """A table with a cursor; the first field of a row identifies it."""
+    """A table with a cursor; its `name` identifies a row."""
 
     DEFAULT_CSS = """
     Rows { background: $background; scrollbar-size-vertical: 1; overflow-x: hidden; }
@@ -91,8 +91,8 @@ class Rows(ScrollView, can_focus=True):
     def show(self, rows: Sequence[Any]) -> None:
         """Show these rows; the cursor stays on its row."""
         before, self.rows = self.row, rows
-        if before and not (self.row and self.row[0] == before[0]):
-            self.cursor = next((place for place, row in enumerate(rows) if row[0] == before[0]), self.cursor)
+        if before and not (self.row and self.row.name == before.name):
+            self.cursor = next((place for place, row in enumerate(rows) if row.name == before.name), self.cursor)
         self.cursor = self.validate_cursor(self.cursor)
         self._lay_out()
 

@@ -26,17 +26,8 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean
 
-from .documents import (
-    Texts,
-    campaigns_document,
-    changes_document,
-    draw_document,
-    dumps,
-    head_document,
-    log_document,
-    run_document,
-    verdict_document,
-)
+from . import documents
+from .documents import dumps
 from .model import EVENTS, LiveStore
 from .page import page_of
 
@@ -97,14 +88,19 @@ def _same(given: str | None, expected: str) -> bool:
 class Pages:
     """The answers to requests. Reads happen in threads: a slow store stops no other answer."""
 
-    def __init__(self, live: LiveStore, texts: Texts) -> None:
-        self._live, self._texts = live, texts
+    def __init__(self, live: LiveStore) -> None:
+        self._live = live
 
     def index(self, request: Request) -> Response:
         """The page of a campaign; of all, if none is named and there are several."""
         listed = self._live.campaigns()
         chosen = request.query_params.get("campaign", listed[0].name if len(listed) == 1 else None)
-        data: dict[str, Any] = {"live": True, "home": "/", "campaign": chosen, "campaigns": campaigns_document(listed)}
+        data: dict[str, Any] = {
+            "live": True,
+            "home": "/",
+            "campaign": chosen,
+            "campaigns": documents.campaigns_document(listed),
+        }
         if chosen is not None:
             data |= self.news(chosen, 0, 0)
         page = page_of(clean(chosen or "campaigns"), data)
@@ -114,7 +110,7 @@ class Pages:
         """Return what changed in a campaign since a version and an event."""
         changes = self._live.runs(campaign, since)
         events = self._live.events(campaign, event, EVENTS)
-        return {**changes_document(changes, events), "head": head_document(changes.status, self._texts)}
+        return {**documents.changes_document(changes, events), "head": documents.head_document(changes.status)}
 
     def draw(self, request: Request) -> Response:
         """Curves, of the rows in sight and of the chart."""
@@ -122,20 +118,20 @@ class Pages:
             [int(one) for one in request.query_params.get(name, "").split(",") if one][:_MOST_IDS]
             for name in ("rows", "chart")
         )
-        return _json(draw_document(self._live, _campaign(request), *ids))
+        return _json(documents.draw_document(self._live, _campaign(request), *ids))
 
     def verdict(self, request: Request) -> Response:
         """The answer so far."""
-        return _json(verdict_document(self._live, _campaign(request)))
+        return _json(documents.verdict_document(self._live, _campaign(request)))
 
     def run(self, request: Request) -> Response:
         """A run."""
-        return _json(run_document(self._live, _campaign(request), int(request.query_params["run"]), self._texts))
+        return _json(documents.run_document(self._live, _campaign(request), int(request.query_params["run"])))
 
     def log(self, request: Request) -> Response:
         """A part of a log, found as `campaign logs` does: a request names no path."""
         asked = request.query_params
-        found = log_document(
+        found = documents.log_document(
             self._live,
             _campaign(request),
             int(asked["run"]),
@@ -162,7 +158,9 @@ class Pages:
         while True:
             try:
                 if campaign is None:
-                    now = dumps({"campaigns": campaigns_document(await run_in_threadpool(self._live.campaigns))})
+                    now = dumps(
+                        {"campaigns": documents.campaigns_document(await run_in_threadpool(self._live.campaigns))}
+                    )
                 else:
                     news = await run_in_threadpool(self.news, campaign, version, event)
                     version = news.pop("version")
@@ -187,9 +185,7 @@ def _failed(status: int) -> Callable[[Request, Exception], Response]:
     return lambda _request, error: PlainTextResponse(clean(str(error)), status)
 
 
-def make_app(
-    live: LiveStore, texts: Texts, token: str, first: str | None = None, cookie: str = "campaign"
-) -> Starlette:
+def make_app(live: LiveStore, token: str, first: str | None = None, cookie: str = "campaign") -> Starlette:
     """Return the application.
 
     Args:
@@ -197,7 +193,7 @@ def make_app(
         first: the campaign that its first page shows.
         cookie: its name; ports of one machine share cookies.
     """
-    pages = Pages(live, texts)
+    pages = Pages(live)
     routes = [
         Route("/", pages.index),
         *(Route(f"/{name}", getattr(pages, name)) for name in ("draw", "verdict", "run", "log", "stream")),
@@ -217,7 +213,7 @@ def make_app(
     return Starlette(routes=routes, middleware=guards, exception_handlers=handlers)
 
 
-def serve(store: Store, texts: Texts, port: int, first: str | None, tell: Callable[[str, int], None]) -> None:
+def serve(store: Store, port: int, first: str | None, tell: Callable[[str, int], None]) -> None:
     """Serve a store on this machine until the user interrupts it; call `tell` with the link and the port.
 
     Raises UserError if the port is taken.
@@ -232,7 +228,7 @@ def serve(store: Store, texts: Texts, port: int, first: str | None, tell: Callab
         listener.close()
         raise UserError(f"cannot listen on port {port}: {error.strerror}", "name another --port, or none") from error
     token, port = token_urlsafe(32), listener.getsockname()[1]
-    app = make_app(LiveStore(store), texts, token, first, f"campaign-{port}")
+    app = make_app(LiveStore(store), token, first, f"campaign-{port}")
     config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1, server_header=False)
     tell(f"http://{LOOPBACK}:{port}/?token={token}", port)
     with listener:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -17,12 +17,18 @@ from textual.widgets import Footer, Input, Static
 from textual.worker import Worker, get_current_worker
 
 from dscampaign.db.errors import StoreError
-from dscampaign.orchestrator.campaign.activity import LOOKS, step_text
-from dscampaign.orchestrator.campaign.status import WORST_FIRST, CampaignStatus
+from dscampaign.db.records import EventRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.activity import event_text
+from dscampaign.orchestrator.campaign.selection import campaigns_of, find
+from dscampaign.orchestrator.campaign.status import WORST_FIRST, CampaignOverview, CampaignStatus
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.formatting import clean, duration, figure, moment, short_number
+from dscampaign.orchestrator.formatting import clean, moment
+from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun, state_look
+from dscampaign.orchestrator.pages.status import summary
+from dscampaign.orchestrator.pages.text import Page
 
-from .model import Changes, LiveCampaign, LiveEvent, LiveRun, LiveStore
+from .model import LiveStore
 from .rows import Column, Rows
 from .top_run import Help, RunScreen, coloured
 
@@ -31,97 +37,79 @@ CAMPAIGNS_S: Final = 10.0
 """The list of campaigns is read less often: it counts the runs of all."""
 
 
-class CommandTexts(NamedTuple):
-    """Texts of other commands, with colours as escape sequences: a campaign in a line; a run of a campaign, explained.
+@dataclass
+class Seen:
+    """The campaign on the screen as it was last read; the list of all is None until it is read again.
 
-    `explain` gets campaign, run and the width in characters; it may take long, and raises as `LiveStore` does.
+    Attributes:
+        curves: of runs that were in sight, by name.
+        events: with the names of their runs.
     """
 
-    headline: Callable[[CampaignStatus], str]
-    explain: Callable[[str, str, int], str]
-
-
-@dataclass
-class OnScreen:
-    """All that is known of the campaign on the screen."""
-
     name: str | None
-    version: int = 0
-    runs: dict[int, LiveRun] = field(default_factory=dict)
-    curves: dict[str, tuple[str, list[tuple[int, float]]]] = field(default_factory=dict)
-    events: list[LiveEvent] = field(default_factory=list)
-
-
-class Read(NamedTuple):
-    """The result of a look at the store; the campaigns only now and then."""
-
-    campaigns: list[LiveCampaign] | None
-    changes: Changes
-    curves: dict[str, tuple[str, list[tuple[int, float]]]]
-    events: list[LiveEvent]
+    status: CampaignStatus | None = None
+    runs: Sequence[ShownRun] = ()
+    curves: Mapping[str, list[float]] = field(default_factory=dict)
+    events: Sequence[tuple[EventRow, str]] = ()
+    campaigns: Sequence[CampaignOverview] | None = None
 
 
 class Looked(Message):
     """A look at the store is over: its result, or why it failed."""
 
-    def __init__(self, result: Read | str) -> None:
+    def __init__(self, result: Seen | str) -> None:
         super().__init__()
         self.result = result
 
 
-def _title(run: LiveRun) -> str:
-    return f"{run.title} r{run.repeat}" if run.repeat else run.title
+def _title(row: ShownRun) -> str:
+    return f"{row.title} r{row.run.repeat}" if row.run.repeat else row.title
 
 
-def _state(run: LiveRun) -> tuple[str, str]:
-    sign, colour = LOOKS[run.state]
-    if run.state == "running" and run.doing:
-        return f"{sign} {run.doing}", colour
-    return (f"{sign} {run.state} early", "yellow") if run.early else (f"{sign} {run.state}", colour)
+def _state(row: ShownRun) -> tuple[str, str]:
+    return state_look(row.run.shown, early=row.run.early, doing=row.doing)
 
 
-def _number(value: float | None, most: bool = True) -> float:
-    """Sort by a figure: the highest first, or the lowest, unknown and infinite values last."""
-    return math.inf if value is None or not math.isfinite(value) else -value if most else value
+def _worst(row: ShownRun) -> int:
+    return next((place for place, state in enumerate(WORST_FIRST) if state == row.run.shown), len(WORST_FIRST))
 
 
-def _counts(campaign: LiveCampaign) -> str:
-    return ", ".join(f"{campaign.counts[state]:,} {state}" for state in map(str, LOOKS) if campaign.counts.get(state))
+def _tries(row: ShownRun) -> tuple[str, str]:
+    return FIGURES["tries"].text(row) if row.run.generation > 1 else "", "yellow"
 
 
-def _worst(run: LiveRun) -> int:
-    return next((place for place, state in enumerate(WORST_FIRST) if state == run.state), len(WORST_FIRST))
+def _states(row: CampaignOverview) -> tuple[str, str]:
+    return OVERVIEW["states"](row), "dim" if row.settled else "cyan"
 
 
-def _memory(run: LiveRun) -> str:
-    return "" if run.mem_gb is None else f"{run.mem_gb:.1f} GB"
+def _figure(name: str, width: int, needed: int, *, most: bool = True) -> Column:
+    """Return a column that sorts the highest figures first, or the lowest, unknown and infinite ones last."""
+    shown = FIGURES[name]
 
+    def key(row: ShownRun) -> float:
+        value = shown.value(row)
+        return math.inf if value is None or not math.isfinite(value) else -value if most else value
 
-def _left(run: LiveRun) -> str:
-    return "" if run.left_s is None else duration(run.left_s)
-
-
-def _tries(run: LiveRun) -> tuple[str, str]:
-    return str(run.attempt) if run.attempt > 1 else "", "yellow"
+    return Column(name, width, shown.text, key, needed, right=True)
 
 
 CAMPAIGNS: Final = (
-    Column("campaign", 16, lambda one: one.name, grows=True),
-    Column("runs", 6, lambda one: f"{sum(one.counts.values()):,}", needed=1, right=True),
-    Column("hours", 8, lambda one: f"{one.device_hours:,.1f}", needed=3, right=True),
-    Column("active", 15, lambda one: f"{duration(one.quiet_s)} ago", needed=2, right=True),
-    Column("states", 20, lambda one: (_counts(one), "dim" if one.settled else "cyan"), needed=1, grows=True),
+    Column("campaign", 16, OVERVIEW["campaign"], grows=True),
+    Column("runs", 6, OVERVIEW["runs"], needed=1, right=True),
+    Column("hours", 8, OVERVIEW["device-hours"], needed=3, right=True),
+    Column("active", 15, OVERVIEW["last activity"], needed=2, right=True),
+    Column("states", 20, _states, needed=1, grows=True),
 )
 COLUMNS: Final = (
     Column("run", 10, _title, grows=True),
     Column("state", 13, _state, _worst, 1, grows=True),
-    Column("step", 12, lambda run: step_text(run.step, run.target_step), lambda run: -(run.step or 0), 2, True),
-    Column("loss", 7, lambda run: figure(run.loss), lambda run: _number(run.loss, most=False), 3, True),
-    Column("tok/s", 6, lambda run: short_number(run.tokens_per_s), lambda run: _number(run.tokens_per_s), 5, True),
-    Column("memory", 8, _memory, lambda run: _number(run.mem_gb), 6, True),
-    Column("left", 11, _left, lambda run: _number(run.left_s, most=False), 7, True),
-    Column("tries", 5, _tries, lambda run: -run.attempt, 8, True),
-    Column("why", 16, lambda run: (run.why, "yellow"), lambda run: (not run.why, run.why), 9, grows=True),
+    _figure("step", 12, 2),
+    _figure("loss", 7, 3, most=False),
+    _figure("tok/s", 6, 5),
+    _figure("memory", 8, 6),
+    _figure("left", 11, 7, most=False),
+    Column("tries", 5, _tries, lambda row: -row.run.generation, 8, right=True),
+    Column("why", 16, lambda row: (row.why, "yellow"), lambda row: (not row.why, row.why), 9, grows=True),
 )
 """The columns of runs but the curve; those that sort put the most interesting run first."""
 
@@ -149,12 +137,12 @@ class Top(App[None]):
         Binding("escape", "clear", show=False),
     ]
 
-    def __init__(self, live: LiveStore, campaign: str | None, texts: CommandTexts) -> None:
+    def __init__(self, live: LiveStore, campaign: str | None) -> None:
         super().__init__()
-        self.live, self.texts, self.seen = live, texts, OnScreen(campaign)
+        self.live, self.seen = live, Seen(campaign)
         self._campaigns_at_s = -math.inf
         self._looking: Worker[None] | None = None
-        curve = Column("loss curve", 10, self._curve, needed=4)
+        curve = Column("loss curve", 10, lambda row: self.seen.curves.get(row.name, []), needed=4)
         self.columns = (*COLUMNS[:4], curve, *COLUMNS[4:])
         self.table, self.campaigns = Rows(self.columns, id="runs"), Rows(CAMPAIGNS, id="campaigns")
         self.table.sorted_by = COLUMNS[0].label
@@ -178,98 +166,77 @@ class Top(App[None]):
         self.look()
 
     def look(self) -> Worker[None]:
-        """Read what changed, and the curves of the runs in sight, on a thread of its own, unless it does so already."""
+        """Read the campaign, and the curves of the runs in sight, on a thread of its own, unless it does so already."""
         if self._looking is None or self._looking.is_finished:
-            in_sight = [run.name for run in self.table.in_sight]
+            in_sight = [row.name for row in self.table.in_sight]
             self._looking = self.run_worker(partial(self._look, self.seen, in_sight), thread=True)
         return self._looking
 
-    def _look(self, seen: OnScreen, in_sight: list[str]) -> None:
+    def _look(self, seen: Seen, in_sight: list[str]) -> None:
         worker = get_current_worker()
         try:
-            campaigns = None
-            if seen.name is None or time.monotonic() - self._campaigns_at_s > CAMPAIGNS_S:
-                self._campaigns_at_s, campaigns = time.monotonic(), self.live.campaigns()
-            name = seen.name or (campaigns[0].name if campaigns else None)
-            changes = self.live.runs(name, seen.version)
-            name = changes.status.campaign.name
-            in_sight = in_sight or [run.name for run in changes.runs[: self.size.height]]
-            events = self.live.events(name, seen.events[-1].id if seen.events else 0)
-            result: Read | str = Read(campaigns, changes, self._curves_of(name, in_sight, seen), events)
+            result: Seen | str = self._read(seen, in_sight)
         except (StoreError, UserError) as error:
             result = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
         if not worker.is_cancelled and seen is self.seen:
             self.post_message(Looked(result))
 
-    def _curves_of(
-        self, name: str, runs: Iterable[str], seen: OnScreen
-    ) -> dict[str, tuple[str, list[tuple[int, float]]]]:
-        """Return the losses of these runs with the point to go on from: what was read before, and what is new."""
-        curves = {}
-        since = {run: seen.curves[run][0] for run in runs if run in seen.curves}
-        for run, got in self.live.curves(name, list(runs), since=since).items():
-            new = [(step, loss) for step, loss in zip(got.curve.steps, got.curve.loss, strict=True) if loss is not None]
-            first = got.curve.steps[0] if got.curve.steps else math.inf
-            old = [] if got.whole else [point for point in seen.curves[run][1] if point[0] < first]
-            curves[run] = got.next, old + new
-        return curves
+    def _read(self, seen: Seen, in_sight: list[str]) -> Seen:
+        campaigns = None
+        if seen.name is None or time.monotonic() - self._campaigns_at_s > CAMPAIGNS_S:
+            self._campaigns_at_s, campaigns = time.monotonic(), self.live.campaigns()
+        found = self.live.runs(seen.name or (campaigns[0].name if campaigns else None))
+        name = found.status.campaign.name
+        curves = self.live.curves(name, in_sight or [row.name for row in found.runs[: self.size.height]])
+        losses = {run: [loss for loss in curve.loss if loss is not None] for run, curve in curves.items()}
+        return Seen(name, found.status, found.runs, {**seen.curves, **losses}, self.live.events(name), campaigns)
 
     def on_looked(self, looked: Looked) -> None:
         """Show the result; after a failure the next look tries again."""
-        read, seen = looked.result, self.seen
-        if isinstance(read, str):
-            self.headline.update(Text(clean(read), "red"))
+        if isinstance(looked.result, str):
+            self.headline.update(Text(clean(looked.result), "red"))
             return
-        changes = read.changes
-        seen.name, seen.version = changes.status.campaign.name, changes.version
-        if changes.whole:
-            seen.runs.clear()
-        seen.runs.update((run.run_id, run) for run in changes.runs)
-        seen.curves.update(read.curves)
-        seen.events = [*seen.events, *read.events][-100:]
-        self.headline.update(coloured(self.texts.headline(changes.status)))
-        if read.campaigns is not None:
-            self.campaigns.display = len(read.campaigns) > 1
-            self.campaigns.show(read.campaigns)
-        if changes.runs or read.curves:
+        if self.seen.name not in (None, looked.result.name):
+            return  # another was chosen meanwhile
+        before, self.seen = self.seen, looked.result
+        assert self.seen.status
+        self.headline.update(coloured(summary(self.seen.status, Page(colour=True))))
+        if self.seen.campaigns is not None:
+            self.campaigns.display = len(self.seen.campaigns) > 1
+            self.campaigns.show(self.seen.campaigns)
+        if (before.runs, before.curves) != (self.seen.runs, self.seen.curves):
             self.arrange()
         self._show_events()
 
     def arrange(self) -> None:
         """Filter and sort the runs, and show them."""
         words = self.input.value.lower().split()
-        runs: Iterable[LiveRun] = self.seen.runs.values()
-        if words:
-            runs = [run for run in runs if all(word in _searched(run) for word in words)]
+        runs = [row for row in self.seen.runs if all(word in _searched(row) for word in words)]
         column = next(column for column in self.columns if column.label == self.table.sorted_by)
-        shown = sorted(runs, key=column.key) if column.key else list(runs)
+        shown = sorted(runs, key=column.key) if column.key else runs
         self.table.show(shown[::-1] if self.table.reverse else shown)
         self._show_run()
 
-    def _curve(self, run: LiveRun) -> list[float]:
-        return [loss for _, loss in self.seen.curves.get(run.name, ("", []))[1]]
-
     def _show_run(self) -> None:
-        run, text = self.table.row, Text()
-        if run is None:
+        row, text = self.table.row, Text()
+        if row is None:
             text.append("no run matches" if self.seen.runs else "no run")
         else:
-            facts = {"job": run.job, "on": run.nodes, "memory": _memory(run), "micro-batch": run.micro_batch or ""}
-            if run.attempt > 1:
-                facts["attempt"] = run.attempt
-            if run.first_micro_batch not in (None, run.micro_batch):
-                facts["micro-batch"] = f"{run.first_micro_batch} → {run.micro_batch}"
+            run = row.run
+            facts = {"job": run.job_id, "on": run.node_list}
+            facts |= {name: FIGURES[name].text(row) for name in ("memory", "micro-batch")}
+            facts["attempt"] = run.generation if run.generation > 1 else ""
             text.append(clean(run.name), "bold")
-            text.append("".join(f" · {name} {value}" for name, value in facts.items() if value))
-            text.append(f"\n{run.why or run.doing}", "yellow" if run.why else "")
+            text.append("".join(f" · {name} {clean(str(value))}" for name, value in facts.items() if value))
+            text.append(f"\n{row.why or row.doing}", "yellow" if row.why else "")
         self.detail.update(text)
 
     def _show_events(self) -> None:
         text = Text()
-        for event in self.seen.events[-max(1, self.events.size.height) :]:
+        for event, run in self.seen.events[-max(1, self.events.size.height) :]:
             text.append(f"{moment(event.ts_s)[-8:]}  ", "dim")
-            text.append(f"{clean(event.run)}  " if event.run else "", "bold")
-            text.append(f"{event.text}\n")
+            text.append(f"{clean(run)}  " if run else "", "bold")
+            text.append(f"{event_text(event)}\n")
         text.rstrip()
         self.events.update(text)
 
@@ -280,15 +247,15 @@ class Top(App[None]):
 
     def _look_for_curves(self) -> None:
         known = self.seen.curves
-        if self.table.is_attached and any(run.step and run.name not in known for run in self.table.in_sight):
+        if self.table.is_attached and any(row.run.step and row.name not in known for row in self.table.in_sight):
             self.look()
 
     def on_rows_chosen(self, chosen: Rows.Chosen) -> None:
         """Open the run, or show the campaign."""
-        if isinstance(chosen.row, LiveRun):
-            self.push_screen(RunScreen(self.live.store, self.seen.name or "", chosen.row.name, self.texts.explain))
+        if isinstance(chosen.row, ShownRun):
+            self.push_screen(RunScreen(self.live.store, self.seen.name or "", chosen.row.name))
         elif chosen.row.name != self.seen.name:
-            self.seen, self._looking = OnScreen(chosen.row.name), None
+            self.seen, self._looking = Seen(chosen.row.name), None
             self.table.show([])
             self.table.focus()
             self.look()
@@ -329,5 +296,11 @@ class Top(App[None]):
         self.push_screen(Help())
 
 
-def _searched(run: LiveRun) -> str:
-    return f"{run.name} {_title(run)} {run.state} {run.doing} {run.why} {run.job}".lower()
+def _searched(row: ShownRun) -> str:
+    return f"{row.name} {_title(row)} {row.run.shown} {row.doing} {row.why} {row.run.job_id or ''}".lower()
+
+
+def view_of(store: Store, name: str | None) -> Top:
+    """Return the view of a store; raises UserError without a campaign, or if it has none of that name."""
+    campaigns = campaigns_of(store, name) or [find(store, None)]
+    return Top(LiveStore(store), campaigns[0].name if len(campaigns) == 1 else None)

@@ -18,11 +18,15 @@ from textual.widgets import Footer, Log, Static, TabbedContent, TabPane
 from textual.worker import get_current_worker
 
 from dscampaign.db.errors import StoreError
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.documents import run_details
 from dscampaign.orchestrator.campaign.logs import Wanted, follow_log
 from dscampaign.orchestrator.campaign.selection import find_run
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean, printable
+from dscampaign.orchestrator.pages.describe import run_page
+from dscampaign.orchestrator.pages.text import Page, fold
 from dscampaign.orchestrator.spec.yaml_source import written
 
 EXPLAIN_S = 5.0
@@ -72,7 +76,7 @@ class _Left(Exception):
 
 
 class RunScreen(Screen[None]):
-    """A run; `explain` is that of `Texts`."""
+    """A run."""
 
     CSS = """
     #title { padding: 0 1; background: $surface; text-style: bold; }
@@ -87,9 +91,9 @@ class RunScreen(Screen[None]):
         Binding("l", "show('log')", "log"),
     ]
 
-    def __init__(self, store: Store, campaign: str, run: str, explain: Callable[[str, str, int], str]) -> None:
+    def __init__(self, store: Store, campaign: str, run: str) -> None:
         super().__init__()
-        self._store, self._campaign, self._run, self._explain = store, campaign, run, explain
+        self._store, self._campaign, self._run = store, campaign, run
 
     def compose(self) -> ComposeResult:
         """Place a tab for each part."""
@@ -117,12 +121,16 @@ class RunScreen(Screen[None]):
     @work(thread=True, exclusive=True, group="explanation")
     def explain(self) -> None:
         """Read the explanation."""
-        self._load("explanation", lambda: self._explain(self._campaign, self._run, max(40, self.size.width - 5)))
+        page = Page(colour=True, width=max(40, self.size.width - 5))
+        self._load("explanation", lambda: fold(run_page(run_details(self._store, *self._found()), page), page.width))
 
     @work(thread=True, group="configuration")
     def configure(self) -> None:
         """Read the configuration."""
-        self._load("configuration", lambda: written(dict(find_run(self._store, [self._campaign, self._run])[1].config)))
+        self._load("configuration", lambda: written(dict(self._found()[1].config)))
+
+    def _found(self) -> tuple[CampaignRow, RunRow]:
+        return find_run(self._store, [self._campaign, self._run])
 
     def _load(self, part: str, read: Callable[[], str]) -> None:
         worker = get_current_worker()
@@ -144,8 +152,7 @@ class RunScreen(Screen[None]):
             time.sleep(seconds)
 
         try:
-            campaign, run = find_run(self._store, [self._campaign, self._run])
-            wanted = Wanted.of(self._store, campaign, run, rank=0, launcher=False, generation=None)
+            wanted = Wanted.of(self._store, *self._found(), rank=0, launcher=False, generation=None)
             follow_log(wanted, LOG_LINES, _Lines(self), sleep=sleep)
         except (StoreError, UserError) as error:
             self.post_message(Loaded("log", f"{error.message}\n"))

@@ -6,14 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dscampaign.db.campaigns import METRICS_SOURCE, REPORT_REFUSED
 from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
-from dscampaign.orchestrator.campaign.activity import RunText, doing, event_text, turn
+from dscampaign.orchestrator.campaign.activity import doing, event_text, turn
 from dscampaign.orchestrator.campaign.documents import (
     CampaignDetails,
     RunDetails,
@@ -39,8 +39,9 @@ from dscampaign.orchestrator.formatting import (
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
-from .status import attempt_cell, causes, counts_line, state_cell
-from .text import Cell, Page, Style, fold, table
+from .rows import counts_text
+from .status import attempt_cell, causes, state_cell
+from .text import PLAIN, Cell, Page, Style, fold, table
 
 
 def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
@@ -83,7 +84,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     commit = f" at {provenance['git']}" if provenance.get("git") else ""
     pairs = {
         "campaign": campaign.name,
-        "runs": f"{count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}",
+        "runs": f"{count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.early, page)}",
         "spec": f"{provenance.get('spec', '')}{commit}",
         "working folder": str(provenance.get("workdir", "")),
         "executor": campaign.executor,
@@ -94,6 +95,15 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     lines = _pairs(pairs, page)
     lines += _section("Failures", causes(status, page), page)
     return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
+
+
+class RunText(NamedTuple):
+    """The explanation of a run: facts by name, "" for an unknown one, lines, and the command to type next."""
+
+    facts: Mapping[str, str]
+    attempts: Sequence[str]
+    events: Sequence[str]
+    next: str
 
 
 def run_page(facts: RunDetails, page: Page) -> str:
@@ -107,7 +117,7 @@ def run_page(facts: RunDetails, page: Page) -> str:
     return "\n".join(lines)
 
 
-def run_text(facts: RunDetails, page: Page) -> RunText:
+def run_text(facts: RunDetails, page: Page = PLAIN) -> RunText:
     """Return the parts of `run_page`."""
     attempts, events = list(_attempts(facts, page)), list(_events(facts.events, page))
     return RunText(_run_pairs(facts, page), attempts, events, _next_command(facts))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from statistics import median
-from typing import Final
 
 from dscampaign.db.records import COMPLETED_EARLY, AttemptRow, RunStatus
-from dscampaign.db.states import CANCELLING, AttemptState, RunState
-from dscampaign.orchestrator.campaign.activity import LOOKS, doing, step_text, why
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.campaign.activity import why
 from dscampaign.orchestrator.campaign.status import (
     TROUBLED,
     WORST_FIRST,
@@ -39,38 +38,20 @@ from dscampaign.orchestrator.formatting import (
 )
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
+from .rows import FIGURES, counts_text, shown_run, state_look
 from .text import Cell, Page, Style, changed_line, changed_name, fold, table
 
-_SUBMITTED: Final = "being submitted"
-"""An `intent`: sbatch has not confirmed it."""
 
-
-def state_cell(state: str, *, early: bool = False) -> Cell:
+def state_cell(state: str, *, early: bool = False, doing: str = "") -> Cell:
     """The state in a table; `early`: completed before its target step."""
-    sign, style = _look(state)
-    word = _SUBMITTED if state == AttemptState.INTENT else state
-    return Cell(f"{sign} {word} early", Style.YELLOW) if early else Cell(f"{sign} {word}", style)
-
-
-def _look(state: str) -> tuple[str, Style]:
-    sign, colour = LOOKS[state]
-    return sign, Style[colour.upper()]
+    text, colour = state_look(state, early=early, doing=doing)
+    return Cell(text, Style[colour.upper()])
 
 
 def attempt_cell(row: AttemptRow) -> Cell:
     """The state of an attempt; an orderly stop is no failure."""
     stopped = row.failure_class == FailureClass.STOPPED
     return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
-
-
-def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
-    """`12 completed (2 early), 8 running, 1 failed`, in the order of a run's life."""
-    numbers = {str(state): number for state, number in counts.items() if number}
-    states = ((state, numbers[state]) for state in map(str, LOOKS) if state in numbers)
-    more = {str(RunState.COMPLETED): page.paint(f" ({early:,} early)", Style.YELLOW)} if early else {}
-    return ", ".join(
-        page.paint(f"{number:,} {state}", _look(state)[1]) + more.get(state, "") for state, number in states
-    )
 
 
 _HEADER = (
@@ -120,7 +101,7 @@ def _page(
     *,
     brief: bool = False,
 ) -> list[str]:
-    shown = [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
+    shown = [f"shown: {counts_text(status.shown_counts, status.early, page) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     silent = no_metrics(status.silent, status.campaign.name if brief else "") if status.silent else ""
     sections = [
@@ -205,7 +186,7 @@ def _condition_row(title: str, condition: ConditionStatus, page: Page) -> list[C
     name = changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip())
     return [
         name,
-        Cell(counts_line(Page(), Counter(run.shown for run in runs)), state_cell(condition.worst).style),
+        Cell(counts_text(Counter(run.shown for run in runs)), state_cell(condition.worst).style),
         f"{done / target:.0%}" if target else "",
         figure(median(losses)) if losses else "",
         short_number(median(speeds)) if speeds else "",
@@ -219,7 +200,7 @@ def _shortened(name: str, page: Page) -> str:
 def headline(status: CampaignStatus, page: Page) -> str:
     """Name and counts in one line."""
     name = page.paint(status.campaign.name, Style.BOLD)
-    return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}"
+    return f"{name} · {count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.early, page)}"
 
 
 def summary(status: CampaignStatus, page: Page) -> str:
@@ -263,29 +244,12 @@ def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
 
 
 def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]:
-    memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
-    now, left_s = doing(run, status), status.left.runs.get(run.run_id)
-    return [
-        changed_name(_shortened(run.name, page), run.changes),
-        Cell(f"▶ {now}", Style.CYAN) if now and run.shown != CANCELLING else state_cell(run.shown, early=run.early),
-        step_text(run.step, run.target_step),
-        "" if left_s is None else duration(left_s),
-        figure(run.loss),
-        short_number(run.tokens_per_s),
-        f"{run.mfu:.1%}" if run.mfu is not None else "",
-        memory,
-        _micro_batch(run, status.first_micro_batch.get(run.run_id)),
-        str(run.generation or ""),
-        run.job_id or "",
-        run.node_list or "",
-    ]
-
-
-def _micro_batch(run: RunStatus, first: int | None) -> Cell:
-    if run.micro_batch is None:
-        return Cell("")
-    reduced = first is not None and first > run.micro_batch
-    return Cell(f"{first}→{run.micro_batch}", Style.YELLOW) if reduced else Cell(str(run.micro_batch))
+    row = shown_run(run, status)
+    figures: dict[str, Cell | str] = {name: FIGURES[name].text(row) for name in _HEADER[2:-2]}
+    figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW if row.reduced else Style.PLAIN)
+    name = changed_name(_shortened(run.name, page), run.changes)
+    state = state_cell(run.shown, early=run.early, doing=row.doing)
+    return [name, state, *figures.values(), run.job_id or "", run.node_list or ""]
 
 
 def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:

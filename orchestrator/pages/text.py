@@ -49,6 +49,10 @@ class Page:
         return f"\x1b[{style}m{text}\x1b[0m" if self.colour and style and text.strip() else text
 
 
+PLAIN: Final = Page()
+"""For a file or a pipe."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from dscampaign.db import campaigns, queries
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
+from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.live.model import LiveRun, LiveStore
+from dscampaign.orchestrator.live.model import LiveStore
 from dscampaign.orchestrator.reconcile.forecast import read_history
 from dscampaign.tests.support.planted import Planted, Try, plant
 from dscampaign.tests.support.postgres import PostgresServer
@@ -24,8 +25,8 @@ def test_both_databases_show_the_same(postgres: PostgresServer, tmp_path: Path) 
         live = LiveStore(store)
         changes = live.runs("sweep")
         assert live.runs("sweep", changes.version).runs == []
-        curves = [one.curve for one in live.curves("sweep", ["a", "b"], 30).values()]
-        views.append(([LiveRun(*run) for run in changes.runs], curves, [e.text for e in live.events("sweep")]))
+        events = [(event_text(event), run) for event, run in live.events("sweep")]
+        views.append((changes.runs, live.curves("sweep", ["a", "b"], 30), events))
         store.close()
     assert views[0] == views[1]
 

@@ -298,3 +298,8 @@ def test_several_campaigns_have_a_list(opened: Browser, served: Served, tmp_path
     click(opened, "document.querySelector('#campaigns a')")
     until(opened, "document.documentElement?.dataset.drawn")
     assert opened.evaluate(ROWS) == ["base", "base · repeat 2"]
+    (tmp_path / "out" / "mine.html").write_text("x")
+    words = ["serve", "one", "--store", f"sqlite:///{tmp_path}/campaign.db", "--export", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"index.html", "mine.html"}
+    assert '"two"' not in (tmp_path / "out" / "index.html").read_text()

@@ -15,8 +15,10 @@ from dscampaign.db.errors import StoreReadOnly
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.live.model import LiveRun, LiveStore
+from dscampaign.orchestrator.live.model import LiveStore
+from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun
 from dscampaign.tests.support.planted import Planted, Try, plant
 
 
@@ -32,8 +34,8 @@ def _zero(stage: int, **more: object) -> Planted:
     return Planted(f"zero_stage-{stage}", **planted)  # type: ignore[arg-type]
 
 
-def _by_name(runs: list[LiveRun]) -> dict[str, LiveRun]:
-    return {run.name: run for run in runs}
+def _by_name(runs: list[ShownRun]) -> dict[str, ShownRun]:
+    return {row.name: row for row in runs}
 
 
 def _change(store: Store, campaign: CampaignRow, name: str, **values: Any) -> None:
@@ -53,14 +55,16 @@ def test_a_follow_up_returns_only_runs_that_changed(store: Store, tmp_path: Path
     _change(store, campaign, "zero_stage-1", state=RunState.FAILED, reason="loss is not\na number")
     then = live.runs("sweep", first.version)
     assert not then.whole
-    assert [(run.name, run.state, run.why) for run in then.runs] == [("zero_stage-1", "failed", "loss is not a number")]
+    assert [(row.name, row.run.state, row.why) for row in then.runs] == [
+        ("zero_stage-1", "failed", "loss is not a number")
+    ]
     assert live.runs("sweep", then.version).runs == []
     assert LiveStore(store).runs("sweep", then.version).whole
     with store.write() as conn:
         conn.execute(update(schema.run_latest).values(loss=None, nonfinite=1))
     _change(store, campaign, "zero_stage-0", state=RunState.RUNNING)
     diverged = _by_name(live.runs("sweep", then.version).runs)["zero_stage-0"]
-    assert math.isnan(diverged.loss or 0.0)
+    assert math.isnan(diverged.run.loss or 0.0)
 
 
 def test_a_campaign_with_more_runs_is_sent_whole(store: Store, tmp_path: Path) -> None:
@@ -85,14 +89,13 @@ def test_rows_have_titles_figures_and_reasons(store: Store, tmp_path: Path) -> N
     live = LiveStore(store)
     runs = _by_name(live.runs("sweep").runs)
     repeat, pending = runs["zero_stage-0-r1"], runs["zero_stage-3"]
-    assert (repeat.title, repeat.repeat, repeat.state, repeat.step, repeat.target_step) == (
-        "zero_stage-0", 1, "completed", 100, 100,
-    )  # fmt: skip
-    assert (repeat.gpus, repeat.mem_gb, repeat.attempt) == (2.0, 10.0, 1)
-    assert (pending.attempt, pending.gpus, pending.loss) == (0, None, None)
+    texts = {name: shown.text(repeat) for name, shown in FIGURES.items()}
+    assert (repeat.title, repeat.run.repeat, repeat.run.state, repeat.share) == ("zero_stage-0", 1, "completed", 1.0)
+    assert (texts["step"], texts["GPUs"], texts["memory"], texts["tries"]) == ("100/100", "2", "10.0 GB", "1")
+    assert (pending.run.generation, pending.gpus, pending.run.loss) == (0, None, None)
     assert pending.why == "waits for its turn, limits.running = 0"
     [listed] = live.campaigns()
-    assert (listed.name, listed.counts, listed.settled) == ("sweep", {"completed": 2, "pending": 1}, False)
+    assert (listed.name, OVERVIEW["states"](listed), listed.settled) == ("sweep", "1 pending, 2 completed", False)
     _change(store, campaign, "zero_stage-3", state=RunState.COMPLETED)
     assert live.campaigns()[0].settled
     with store.write() as conn:
@@ -106,31 +109,28 @@ def test_curves_are_thinned_and_go_on_where_they_ended(store: Store, tmp_path: P
     live = LiveStore(store)
     names = ["zero_stage-0", "zero_stage-3"]
     [whole] = live.curves("sweep", names, 30).values()
-    assert whole.whole
-    assert whole.curve.width == 4
-    assert whole.curve.steps == [*range(4, 101, 4)]
-    assert all(value and value > 0 for value in (*whole.curve.loss, *whole.curve.tokens_per_s))
-    assert live.curves("sweep", names, 30, {"zero_stage-0": whole.next})["zero_stage-0"].curve.steps == [100]
+    assert whole.width == 4
+    assert whole.steps == [*range(4, 101, 4)]
+    assert all(value and value > 0 for value in (*whole.loss, *whole.tokens_per_s))
     with store.write() as conn:
         attempt = queries.attempts(conn, campaign.id)[-1]
         row = {"attempt_id": attempt.id, "step": 101, "ts_s": 0.0, "loss": None, "tokens_per_s": 5.0, "nonfinite": 1}
         conn.execute(schema.step_metric.insert().values(row))
         conn.execute(update(schema.run_latest).values(step=101))
-    later = live.curves("sweep", names, 30, {"zero_stage-0": whole.next})["zero_stage-0"]
-    assert live.curves("sweep", names, 30) == LiveStore(store).curves("sweep", names, 30)
-    assert (later.whole, later.curve.steps, later.curve.loss[-1]) == (False, [100, 101], None)
-    assert live.curves("sweep", names, 500, {"zero_stage-0": whole.next})["zero_stage-0"].whole
+    later = live.curves("sweep", names, 30)
+    assert later == LiveStore(store).curves("sweep", names, 30)
+    assert (later["zero_stage-0"].steps, later["zero_stage-0"].loss[-1]) == ([*range(4, 101, 4), 101], None)
 
 
 def test_events_have_the_names_of_runs(store: Store, tmp_path: Path) -> None:
     campaign = plant(store, tmp_path, [_zero(0)])
     live = LiveStore(store)
     seen = live.events("sweep")
-    assert {event.run for event in seen} == {"zero_stage-0", "zero_stage-0-r1"}
+    assert {run for _, run in seen} == {"zero_stage-0", "zero_stage-0-r1"}
     with store.write() as conn:
         queries.add_event(conn, campaign.id, "submitted", "3 jobs\x1b[2J", data={})
-    [event] = live.events("sweep", seen[-1].id)
-    assert (event.run, event.kind, event.text) == ("", "submitted", "3 jobs")
+    [event] = live.events("sweep", seen[-1][0].id)
+    assert (event[1], event[0].kind, event_text(event[0])) == ("", "submitted", "3 jobs")
 
 
 def test_the_verdict_is_the_sentence_of_recommend_until_a_run_changes(store: Store, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,12 @@ from textual.widgets import Input, Log, Static
 from dscampaign.db import queries
 from dscampaign.db.errors import StoreUnreachable
 from dscampaign.db.records import NewRun
+from dscampaign.db.series import Curve
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.show import view_of
-from dscampaign.orchestrator.live.model import Changes, LiveCurve, LiveStore
+from dscampaign.orchestrator.live.model import Changes, LiveStore
 from dscampaign.orchestrator.live.rows import Rows
-from dscampaign.orchestrator.live.top import CommandTexts, Top
+from dscampaign.orchestrator.live.top import Top, view_of
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
 SMALL, LARGE = (80, 24), (140, 40)
@@ -243,17 +243,13 @@ class Many(LiveStore):
     def runs(self, campaign: str | None, since: int = 0) -> Changes:
         found = super().runs(campaign, since)
         runs = [
-            run._replace(run_id=n, name=f"run-{n}", title=f"run {n}") for run in found.runs[:1] for n in range(10_000)
+            row._replace(run=row.run._replace(run_id=n, name=f"run-{n}"), title=f"run {n}")
+            for row in found.runs[:1]
+            for n in range(10_000)
         ]
         return found._replace(runs=runs)
 
-    def curves(
-        self,
-        campaign: str | None,  # noqa: ARG002 - as in the store
-        runs: Collection[str],
-        points: int = 60,  # noqa: ARG002
-        since: Mapping[str, str] | None = None,  # noqa: ARG002
-    ) -> dict[str, LiveCurve]:
+    def curves(self, campaign: str | None, runs: Collection[str], points: int = 60) -> dict[str, Curve]:  # noqa: ARG002
         self.asked = max(self.asked, len(runs))
         return {}
 
@@ -271,7 +267,7 @@ def test_ten_thousand_rows_cost_only_those_in_sight(world: World) -> None:
         assert lines(pilot)[1].split()[:2] == ["run", "9876"]
         assert store.asked <= SMALL[1]
 
-    drive(Top(store, "sweep", CommandTexts(lambda _: "", lambda *_: "")), steps)
+    drive(Top(store, "sweep"), steps)
 
 
 def test_it_needs_a_terminal_and_its_extra(
