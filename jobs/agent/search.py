@@ -19,7 +19,7 @@ from dscampaign.files.ownership import planted
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.documents import decode
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
-from dscampaign.jobs.shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
+from dscampaign.jobs.shared.micro_batch_search import SEARCH_S, SizeTrial, best_size, smaller_size
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.spool_steps import events
 
@@ -153,10 +153,10 @@ def _round(payload: Payload, size: int) -> AttemptPaths:
     return AttemptPaths(AttemptPaths(Path(payload.attempt_dir)).search / f"from-{size}")
 
 
-def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[Trial]:
+def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[SizeTrial]:
     for line in lines:
         try:
-            yield decode(Trial, {name: line.get(name) for name in Trial.__dataclass_fields__})
+            yield decode(SizeTrial, {name: line.get(name) for name in SizeTrial.__dataclass_fields__})
         except ValueError:
             continue
 

@@ -30,7 +30,7 @@ SEARCH_S: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class SizeTrial:
     """A measured micro-batch: time of a whole optimizer step, peak and usable memory of a rank.
 
     None for an unknown peak, and for no limit.
@@ -57,7 +57,7 @@ def smaller_size(share: int, size: int) -> int | None:
     return None if size == 1 else first_size(share, size // 2)
 
 
-def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -> int | None:
+def next_size(share: int, trials: Sequence[SizeTrial], too_big: int | None = None) -> int | None:
     """Return the next size to try; None if that would not pay, or is expected not to fit."""
     last = trials[-1]
     if not last.fits or not _pays(trials):
@@ -70,7 +70,7 @@ def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -
     return max(between, default=None)
 
 
-def best_size(trials: Sequence[Trial]) -> int | None:
+def best_size(trials: Sequence[SizeTrial]) -> int | None:
     """Return the smallest size that is as fast as the fastest that fits; None if none was measured."""
     able = [trial for trial in trials if trial.fits] or list(trials[:1])
     if not able:
@@ -79,14 +79,14 @@ def best_size(trials: Sequence[Trial]) -> int | None:
     return min(trial.micro_batch for trial in able if trial.step_s <= fastest_s * (1.0 + AS_FAST))
 
 
-def _pays(trials: Sequence[Trial]) -> bool:
+def _pays(trials: Sequence[SizeTrial]) -> bool:
     if len(trials) < 3:
         return True
     before_s = min(trial.step_s for trial in trials[:-2])
     return min(trial.step_s for trial in trials[-2:]) < before_s * (1.0 - PAYS)
 
 
-def _may_fit(trials: Sequence[Trial], size: int) -> bool:
+def _may_fit(trials: Sequence[SizeTrial], size: int) -> bool:
     """Extrapolate the peak of a size from the last two trials."""
     usable_gb = trials[-1].usable_gb
     peaks = [(trial.micro_batch, trial.peak_gb) for trial in trials if trial.peak_gb is not None][-2:]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.jobs import report
 from dscampaign.jobs.shared.layout import AttemptPaths
-from dscampaign.jobs.shared.micro_batch_search import SEARCH_PASSES, Trial, next_size
+from dscampaign.jobs.shared.micro_batch_search import SEARCH_PASSES, SizeTrial, next_size
 
 from . import memory
 from .config import Job, TrainerConfig
@@ -37,7 +37,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
     plan = config.search
     assert plan is not None
     report.phase("search")
-    began_s, trials, size = time.monotonic(), list[Trial](), config.micro_batch
+    began_s, trials, size = time.monotonic(), list[SizeTrial](), config.micro_batch
     while True:
         try:
             trial = _tried(engine, model, replace(config, micro_batch=size), job, plan.share)
@@ -56,7 +56,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
             return
 
 
-def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job, share: int) -> Trial:
+def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job, share: int) -> SizeTrial:
     """Time one size: the slowest rank's times, the fullest rank's memory.
 
     Each size is compiled anew, as in the training that follows: a second size would be compiled for any.
@@ -79,7 +79,7 @@ def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
     dist.all_reduce(room, dist.ReduceOp.MIN)
     one_s, last_s, held = figures.tolist()
     step_s = (share // config.micro_batch - 1) * one_s + last_s
-    return Trial(config.micro_batch, step_s, None if held < 0 else held, None if room < 0 else float(room))
+    return SizeTrial(config.micro_batch, step_s, None if held < 0 else held, None if room < 0 else float(room))
 
 
 def _step(engine: Engine, tokens: torch.Tensor) -> tuple[float, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from dscampaign.db.records import ENDING, EventRow, RunStatus
 from dscampaign.db.states import CANCELLING, AttemptState, RunState
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.formatting import clean, duration, figure, shorten, words
+from dscampaign.orchestrator.formatting import clean, duration, figure, short_number, shorten, size, words
 
 from .status import CampaignStatus
 
@@ -75,12 +77,34 @@ def turn(status: CampaignStatus) -> str:
     return f"waits for its turn, limits.running = {limit}" if limit is not None and active >= limit else ""
 
 
+_EVENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "script.start": lambda data: (
+        f"training starts after step {data['step']:,.0f}, set up in {duration(data['setup_s'])}"
+    ),
+    "script.target": lambda data: f"trains to step {data['steps']:,.0f}",
+    "script.checkpoint": lambda data: f"checkpoint of step {data['step']:,.0f}, {size(data['size_bytes'])}",
+    "script.memory": lambda data: f"at most {data['peak_reserved_gb']:.1f} GB of memory reserved",
+    "script.speed": lambda data: f"{short_number(data['tokens_per_s'])} tokens/s after the warm-up",
+    "script.profile": lambda data: f"profile from step {data['first_step']:,.0f} in {clean(data['folder'])}",
+    "script.micro_batch_trial": lambda data: (
+        f"micro-batch {data['micro_batch']:.0f}: {figure(data['step_s'])} s a step"
+    ),
+}
+"""The texts of events without a message, by kind; a script may give other fields than the built-in trainer."""
+
+
 def event_text(event: EventRow) -> str:
-    """Return the message of the event; without a message, its main facts."""
-    if event.message:
-        return clean(event.message)
-    facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]
-    return shorten(": ".join(part for part in (event.kind, ", ".join(facts)) if part), 120)
+    """Return the message of the event, or its reason; without them, its main facts."""
+    if text := event.message or event.data.get("reason"):
+        return clean(str(text))
+    with suppress(LookupError, TypeError, ValueError, OverflowError):
+        return _EVENTS[event.kind](event.data)
+    facts = [
+        f"{words(clean(name))} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)
+    ]
+    return shorten(
+        ": ".join(part for part in (words(event.kind.removeprefix("script.")), ", ".join(facts)) if part), 120
+    )
 
 
 def _fact(value: Any) -> str:

@@ -165,35 +165,6 @@ class CampaignStatus:
         return html_table(self.sentence, header, rows)
 
 
-@dataclass(frozen=True)
-class ConditionStatus:
-    """All repeats of a point of the matrix; named after the first, without the repeat's number."""
-
-    name: str
-    runs: tuple[RunStatus, ...]
-
-    @property
-    def counts(self) -> Mapping[RunState, int]:
-        """How many repeats are in each state."""
-        return RunCounts.of(self.runs).states
-
-    @property
-    def worst(self) -> RunState:
-        """The worst state of its repeats."""
-        return min((run.state for run in self.runs), key=_rank)
-
-    @property
-    def badness(self) -> tuple[int, int]:
-        """Sorts conditions, worst first: by their worst run, then by how many are like it."""
-        return _rank(self.worst), -self.counts[self.worst]
-
-
-def conditions_of(runs: Sequence[RunStatus]) -> list[ConditionStatus]:
-    """Return the conditions of a campaign, worst first."""
-    groups = alike(runs, lambda run: run.condition)
-    return sorted((ConditionStatus(runs[0].condition, tuple(runs)) for runs in groups), key=lambda c: c.badness)
-
-
 def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
     """Return the runs that failed or are held, grouped by cause, the largest group first."""
     troubled = [run for run in status.runs if run.state in TROUBLED]
@@ -204,8 +175,9 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
     return sorted(groups, key=len, reverse=True)
 
 
-def _rank(state: RunState) -> int:
-    return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+def badness(state: str) -> int:
+    """Return the place of a state in `WORST_FIRST`, the last for others."""
+    return WORST_FIRST.index(RunState(state)) if state in WORST_FIRST else len(WORST_FIRST)
 
 
 def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FINAL) -> CampaignStatus:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.command("list", cls=Verb)
 @store_options
 @json_option
-def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
+def list_campaigns(place: PlaceOptions, as_json: bool) -> None:
     """List the campaigns of the store.
 
     Shows owner, device-hours, last activity and runs by state, the most recently active campaign first.
@@ -54,7 +54,6 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
       campaign list --store postgresql://me@db/campaigns
     """
     echo_overview(locate(place).open(), as_json)
-    return EXIT_OK
 
 
 def echo_overview(store: Store, as_json: bool) -> None:
@@ -168,7 +167,7 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
 @click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")
 @click.option("--stop", is_flag=True, help="Take it back: nobody else may read the campaign.")
 @store_options
-def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> int:
+def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> None:
     """Let a group read a campaign.
 
     The group reads the folders of runs, now and later, and a SQLite store with everything in it; neither job files nor,
@@ -187,7 +186,6 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
     opened, campaign = open_campaign(place, name)
     done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
     echo_page("\n".join(_page(done, page_for(sys.stdout))))
-    return EXIT_OK
 
 
 def _page(done: SharedCampaign, page: Page) -> list[str]:
@@ -216,7 +214,7 @@ def db() -> None:
 
 @db.command(cls=Verb)
 @store_options
-def upgrade(place: PlaceOptions) -> int:
+def upgrade(place: PlaceOptions) -> None:
     """Create or upgrade the store's tables.
 
     SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
@@ -233,7 +231,6 @@ def upgrade(place: PlaceOptions) -> int:
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
     echo_page(f"{opened.url_without_password}: {changed}")
-    return EXIT_OK
 
 
 @db.command(cls=Verb)

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from functools import wraps
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -20,7 +19,7 @@ from click.shell_completion import get_completion_class
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.commands import shown_by
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
+from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
 from dscampaign.orchestrator.pages.text import Page, Style, fold
 
@@ -66,23 +65,14 @@ def echo(text: str) -> None:
     sys.stdout.flush()
 
 
-def echo_page(text: str) -> None:
-    """Print text for people: folded between words on a terminal."""
-    echo(_for_terminal(text))
-
-
-def _for_terminal(text: str) -> str:
-    return fold(printable(text, colours=True), page_for(sys.stdout).width)
-
-
-def echo_screen(text: str) -> None:
-    """Print text, through `$PAGER` if it is longer than the terminal."""
-    text = _for_terminal(text)
-    if not sys.stdout.isatty() or len(text.splitlines()) < terminal_size(sys.stdout).lines:
-        echo(text)
-    else:
+def echo_page(text: str, *, paged: bool = False) -> None:
+    """Print text for people: folded between words on a terminal, `paged` if it is longer than the terminal."""
+    text = fold(printable(text, colours=True), page_for(sys.stdout).width)
+    if paged and sys.stdout.isatty() and len(text.splitlines()) >= terminal_size(sys.stdout).lines:
         os.environ.setdefault("LESS", "FRX")
         click.echo_via_pager(text, color=True)
+    else:
+        echo(text)
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
@@ -223,9 +213,6 @@ ALIASES: Final = {
 }
 """Other names of commands, as users of other tools type them."""
 
-TEXT: Final = "text"
-JSON: Final = "json"
-
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -238,8 +225,8 @@ class Verb(click.Command):
         self.help = re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(self.help or ""))
 
 
-def verb(function: Callable[..., int]) -> Verb:
-    """Make a command of a function that returns the exit code."""
+def verb(function: Callable[..., int | None]) -> Verb:
+    """Make a command of a function that returns the exit code; None for 0."""
     return click.command(cls=Verb)(function)
 
 
@@ -265,13 +252,13 @@ class Verbs(Verb, click.Group):
 def store_options(command: Decorated) -> Decorated:
     """`--dir` and `--store`; the command gets both as `place`."""
 
-    @wraps(command)
-    def with_place(*args: Any, dir: str | None, store: str | None, **options: Any) -> Any:
-        return command(*args, place=PlaceOptions(dir, store), **options)
+    def placed(ctx: click.Context, _param: click.Parameter, store: str | None) -> None:
+        ctx.params["place"] = PlaceOptions(ctx.params.pop("dir"), store)
 
-    folder = click.option("--dir", metavar="DIR", help="Shared folder of the campaign.  [default: ./campaign]")
-    store = click.option("--store", metavar="URL", help="Database URL.  [default: SQLite file in the shared folder]")
-    return folder(store(with_place))  # type: ignore[return-value] # click adds options to any function
+    about = "Database URL.  [default: SQLite file in the shared folder]"
+    stored = click.option("--store", metavar="URL", callback=placed, expose_value=False, help=about)(command)
+    about = "Shared folder of the campaign.  [default: ./campaign]"
+    return click.option("--dir", metavar="DIR", is_eager=True, help=about)(stored)
 
 
 def yes_option(command: Decorated) -> Decorated:
@@ -288,44 +275,30 @@ def agreed(reason: str | None, question: str, yes: bool) -> bool:
     return click.confirm(f"{reason}. {question}", err=True)
 
 
-def format_option(*forms: str, default: str | None) -> Callable[[Decorated], Decorated]:
-    """`-o FORMAT`, and `--json` for `-o json`; the command gets the format as `form`."""
-
-    def decorate(command: Decorated) -> Decorated:
-        @wraps(command)
-        def with_form(*args: Any, form: str | None, json: bool = False, **options: Any) -> Any:
-            return command(*args, form=JSON if json else form, **options)
-
-        shown: dict[str, Any] = {"default": default, "show_default": True} if default else {}
-        chosen = click.option("-o", "--format", "form", type=click.Choice(forms), help="Format.", **shown)
-        return chosen(click.option("--json", is_flag=True, help="Short for `-o json`.")(with_form))  # type: ignore[return-value] # click adds options to any function
-
-    return decorate
-
-
 def json_option(command: Decorated) -> Decorated:
     """`-o text|json`, and `--json`; the command gets `as_json`."""
 
-    @wraps(command)
-    def with_json(*args: Any, form: str, **options: Any) -> Any:
-        return command(*args, as_json=form == JSON, **options)
+    def chosen(ctx: click.Context, _param: click.Parameter, form: str) -> None:
+        ctx.params["as_json"] |= form == "json"
 
-    return format_option(TEXT, JSON, default=TEXT)(with_json)  # type: ignore[return-value] # as above
+    short = click.option("--json", "as_json", is_flag=True, is_eager=True, help="Short for `-o json`.")(command)
+    forms: dict[str, Any] = {"type": click.Choice(("text", "json")), "default": "text", "show_default": True}
+    return click.option("-o", "--format", callback=chosen, expose_value=False, help="Format.", **forms)(short)
 
 
 def selection_options(command: Decorated) -> Decorated:
     """`--state` and `--failed`; the command gets the selection as `chosen`."""
 
-    @wraps(command)
-    def with_chosen(*args: Any, states: str | None, failed: bool, **options: Any) -> Any:
+    def chosen(ctx: click.Context, _param: click.Parameter, failed: bool) -> None:
         from dscampaign.orchestrator.campaign.selection import Selection
         from dscampaign.orchestrator.campaign.status import TROUBLED
 
-        return command(*args, chosen=Selection({*_states(states), *(TROUBLED if failed else ())}), **options)
+        ctx.params["chosen"] = Selection({*_states(ctx.params.pop("states")), *(TROUBLED if failed else ())})
 
-    only_failed = click.option("--failed", is_flag=True, help="Only runs that failed or are held.")
-    state = click.option("--state", "states", metavar="STATE,...", help="Only runs in these states.")
-    return state(only_failed(with_chosen))  # type: ignore[return-value] # click adds options to any function
+    about = "Only runs that failed or are held."
+    failed = click.option("--failed", is_flag=True, callback=chosen, expose_value=False, help=about)(command)
+    about = "Only runs in these states."
+    return click.option("--state", "states", metavar="STATE,...", is_eager=True, help=about)(failed)
 
 
 def _states(words: str | None) -> list[RunState]:
@@ -340,7 +313,7 @@ def _states(words: str | None) -> list[RunState]:
 
 
 SHELLS: Final = ("bash", "zsh", "fish")
-_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
+COMPLETE_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
 """Click's: a shell sets it to ask for completions."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
@@ -350,7 +323,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
 @verb
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
-def completion(ctx: click.Context, shell: str) -> int:
+def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script for your shell.
 
     It completes commands, options, campaigns and runs.
@@ -362,13 +335,7 @@ def completion(ctx: click.Context, shell: str) -> int:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    echo(kind(ctx.find_root().command, {}, "campaign", _VARIABLE).source())
-    return EXIT_OK
-
-
-def completing() -> bool:
-    """Return whether a shell asks for completions."""
-    return _VARIABLE in os.environ
+    echo(kind(ctx.find_root().command, {}, "campaign", COMPLETE_VARIABLE).source())
 
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -378,7 +345,7 @@ def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
     try:
         from dscampaign.orchestrator.campaign.selection import names_to_complete
 
-        choices = names_to_complete(PlaceOptions(params.get("dir"), params.get("store")), words)
+        choices = names_to_complete(params["place"], words)
     except Exception:  # noqa: BLE001 - a message would land in the line that the user types
         return []
     return [name for name in choices if name.startswith(incomplete) and _PLAIN.fullmatch(name) and name not in words]

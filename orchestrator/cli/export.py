@@ -14,7 +14,7 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import counted, typed
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, needs_the_extra
+from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
@@ -23,7 +23,6 @@ from .console import (
     echo_err,
     echo_next,
     echo_page,
-    format_option,
     names,
     progress_shown,
     store_options,
@@ -47,8 +46,11 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
 @click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @store_options
-@format_option(*FORMATS, default=None)
-def export(name: str | None, form: str | None, what: str, output: Path | None, place: PlaceOptions) -> int:
+@click.option("-o", "--format", "form", type=click.Choice(FORMATS), help="Format.")
+@click.option("--json", "as_json", is_flag=True, help="Short for `-o json`.")
+def export(
+    name: str | None, form: str | None, as_json: bool, what: str, output: Path | None, place: PlaceOptions
+) -> None:
     """Export a campaign's results as CSV, JSON or Parquet.
 
     Each step appears once, of the newest attempt that ran it. The default format is that of the file's name, or CSV. In
@@ -64,7 +66,7 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
     suffix = output.suffix.removeprefix(".") if output else ""
-    form = form or (suffix if suffix in FORMATS else "csv")
+    form = "json" if as_json else form or (suffix if suffix in FORMATS else "csv")
     if form == "parquet":
         require_pyarrow()
         if output is None:
@@ -81,7 +83,6 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
         echo_err(thinned)
-    return EXIT_OK
 
 
 def _thinned(store: Store, campaign: CampaignRow) -> str:
@@ -126,7 +127,7 @@ _SHOWN: Final = 8
     help="File to write, beside the spec.  [default: NAME-STEPS-steps.yaml]",
 )
 @store_options
-def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> int:
+def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> None:
     """Write the spec of one longer run of the recommended condition.
 
     It is the campaign's spec without comments, matrix, repeats and search, with the settings of that condition and a
@@ -163,7 +164,6 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
     shown = os.path.relpath(out)
     echo_page("\n".join(_lines(promotion, chosen, shown)))
     echo_next(typed("plan", shown))
-    return EXIT_OK
 
 
 def _recommended(results: Results) -> Condition:
@@ -198,7 +198,7 @@ _DTYPES: Final = ("bf16", "fp16", "fp32")
 @store_options
 def weights(
     words: Sequence[str], out: Path, step: int | None, best: bool, dtype: str | None, place: PlaceOptions
-) -> int:
+) -> None:
     """Write a run's weights in the format of Transformers.
 
     OUT becomes a folder that `from_pretrained` loads, complete or absent, with the checkpoint's held-out loss. Needs
@@ -227,4 +227,3 @@ def weights(
         f"  tokenizer   {done.tokenizer}\n"
         f'  load it     AutoModelForCausalLM.from_pretrained("{out}", dtype="auto")'
     )
-    return EXIT_OK

@@ -6,6 +6,7 @@ Nothing here imports pydantic, SQLAlchemy or submitit before a subcommand needs 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from dscampaign.orchestrator.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, 
 
 from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
-from .console import Verbs, completing, completion, echo, echo_err, echo_error
+from .console import COMPLETE_VARIABLE, Verbs, completion, echo, echo_err, echo_error
 from .export import export, promote, weights
 from .mcp import mcp
 from .report import compare, recommend, report
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with running():
             return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
     except Exception as error:
-        if completing():
+        if COMPLETE_VARIABLE in os.environ:
             return EXIT_OK  # a message would land in the line that the user types
         if debug:
             raise

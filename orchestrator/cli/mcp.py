@@ -14,7 +14,7 @@ import click
 from dscampaign import __version__
 from dscampaign.db.errors import StoreError
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, exit_code_of, needs_the_extra
+from dscampaign.orchestrator.errors import UserError, exit_code_of, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .console import json_text, store_options, verb
@@ -30,7 +30,7 @@ Tool = Callable[..., dict[str, Any]]
 @verb
 @click.option("--allow-writes", is_flag=True, help="Also offer submit, cancel and retry.")
 @store_options
-def mcp(allow_writes: bool, place: PlaceOptions) -> int:
+def mcp(allow_writes: bool, place: PlaceOptions) -> None:
     """Serve campaigns as tools to an agent, on standard input and output.
 
     Offers plan, status, explain, compare and recommend by the Model Context Protocol, which change nothing. Each
@@ -44,7 +44,6 @@ def mcp(allow_writes: bool, place: PlaceOptions) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the server would wait for the end of its input
     with needs_the_extra():
         server_of(place, allow_writes=allow_writes).run("stdio")
-    return EXIT_OK
 
 
 def server_of(place: PlaceOptions, *, allow_writes: bool) -> MCPServer:

@@ -119,7 +119,7 @@ def report(
 @json_option
 def recommend(
     name: str | None, baseline: str | None, by: str | None, config: bool, place: PlaceOptions, as_json: bool
-) -> int:
+) -> None:
     """Recommend a configuration: a sentence, and all conditions, best first.
 
     Conditions that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
@@ -144,7 +144,6 @@ def recommend(
             lambda page: answers_page(results, page, configs),
         )
         echo_age(opened, results.campaign)
-    return EXIT_OK
 
 
 @verb

@@ -28,7 +28,7 @@ from .console import (
     verb,
     yes_option,
 )
-from .spec import read_submission, set_option, spec_argument, warn_of_other_store
+from .spec import plan, read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @store_options
 @json_option
-@click.pass_context
 def submit(
-    ctx: click.Context,
     spec: Path,
     sets: Sequence[str],
     yes: bool,
@@ -75,11 +73,12 @@ def submit(
     """
     from dscampaign.orchestrator.api.passes import Detaching
 
-    from .spec import plan as plan_verb
     from .watch import terminated_as_interrupted
 
     if dry_run:
-        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, **place._asdict(), json=as_json))
+        assert plan.callback
+        plan.callback(spec, None, sets, everything=False, place=place, as_json=as_json)
+        return EXIT_OK
     if watch and detach:
         raise UserError("--watch or --detach, not both")
     with progress_shown(quiet=as_json):
@@ -230,20 +229,20 @@ def retry(
     opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:
         raise UserError("which runs?", "--all or RUN, not both")
-    plan = planned_retry(opened, campaign, chosen, cancelled=everything)
-    nothing = chosen and not (plan.again or plan.left)
-    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else plan.text)
-    doubt = large(locate(place, words).settings, len(plan.again), plan.hours)
+    planned = planned_retry(opened, campaign, chosen, cancelled=everything)
+    nothing = chosen and not (planned.again or planned.left)
+    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else planned.text)
+    doubt = large(locate(place, words).settings, len(planned.again), planned.hours)
     # a crontab retries failed runs however many there are
     if (everything or sys.stdin.isatty()) and not agreed(doubt, "Submit?", yes):
         echo_err("nothing was retried")
         return EXIT_FAILED
-    desired.retry(opened, campaign, [run.name for run in plan.again])
-    if not plan.again and plan.may_follow:
-        word, note = plan.may_follow
+    desired.retry(opened, campaign, [run.name for run in planned.again])
+    if not planned.again and planned.may_follow:
+        word, note = planned.may_follow
         echo_next(f"{typed('retry', campaign.name, word)}, {note}")
-    then = Detaching(locate(place, words).settings, None) if plan.again else None
-    return _one_pass(opened, campaign, as_json, changed=bool(plan.again), then=then)
+    then = Detaching(locate(place, words).settings, None) if planned.again else None
+    return _one_pass(opened, campaign, as_json, changed=bool(planned.again), then=then)
 
 
 def _one_pass(

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_OK, UserError, needs_the_extra
+from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import count
 
 from .console import campaign_argument, echo, echo_err, store_options, verb
@@ -25,7 +25,7 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 @click.option("--host", default=_LOOPBACK[0], show_default=True, help="Address to listen on: this machine's own only.")
 @click.option("--export", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Write the page as files.")
 @store_options
-def serve(name: str | None, port: int, host: str, folder: Path | None, place: PlaceOptions) -> int:
+def serve(name: str | None, port: int, host: str, folder: Path | None, place: PlaceOptions) -> None:
     """Serve a page of the campaigns that follows them, until Ctrl-C.
 
     Shows runs, curves, explanations, configurations, logs and GPUs, and changes nothing. Only a browser on this machine
@@ -51,7 +51,7 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
     if folder:
         files = export(LiveStore(store, math.inf), location.name, folder)
         echo_err(f"{files[0]}, {count(len(files), 'page')}")
-        return EXIT_OK
+        return
 
     def tell(link: str, port: int) -> None:
         echo(link)
@@ -59,4 +59,3 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
 
     with suppress(KeyboardInterrupt):
         serve_store(store, port, location.name, tell)
-    return EXIT_OK

@@ -26,7 +26,7 @@ from .console import (
     echo_either,
     echo_err,
     echo_json,
-    echo_screen,
+    echo_page,
     json_option,
     page_for,
     runs_argument,
@@ -94,14 +94,14 @@ def status(
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
         shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
-        echo_screen(status_page(shown, page, height, campaign_status if chosen else None))
+        echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
 
 
 @verb
 @campaign_argument
 @store_options
-def top(name: str | None, place: PlaceOptions) -> int:
+def top(name: str | None, place: PlaceOptions) -> None:
     """Watch campaigns and their runs on the whole terminal.
 
     Shows curves of the loss, why runs wait, and the newest events; ? lists the keys. Only reads. Without a terminal,
@@ -119,7 +119,6 @@ def top(name: str | None, place: PlaceOptions) -> int:
         from dscampaign.orchestrator.live.top import view_of
 
         view_of(location.open(), location.name).run()
-    return EXIT_OK
 
 
 @verb
@@ -127,7 +126,7 @@ def top(name: str | None, place: PlaceOptions) -> int:
 @click.option("--config", "settings", is_flag=True, help="Show the settings with their sources.")
 @store_options
 @json_option
-def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> int:
+def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> None:
     """Explain the state of a run, or of a campaign.
 
     Of a run: its configuration, and of each attempt the end, the log line that proves it, and what to do.
@@ -144,7 +143,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
         shown = locate(place, words).settings.shown
         document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
         echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
-        return EXIT_OK
+        return
     opened, campaign, chosen = open_selection(place, words)
     if chosen:
         run = documents.run_details(opened, *find_run(opened, (campaign.name, *chosen.names)))
@@ -153,7 +152,6 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
         facts = documents.campaign_details(opened, campaign)
         echo_either(as_json, lambda: documents.campaign_document(facts), lambda page: campaign_page(facts, page))
     echo_age(opened, campaign)
-    return EXIT_OK
 
 
 @verb
@@ -172,7 +170,7 @@ def logs(
     lines: int | None,
     follow: bool,
     place: PlaceOptions,
-) -> int:
+) -> None:
     """Show the output of a rank of a run.
 
     Until the rank prints something, shows the output of the launcher or of the batch job.
@@ -199,7 +197,6 @@ def logs(
             printed = "printed nothing" if wanted.ended else "has printed nothing yet"
             echo_err(f"rank {rank} {printed}; showing {path}")
         print_log(path, lines, log_stream())
-    return EXIT_OK
 
 
 @verb

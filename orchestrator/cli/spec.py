@@ -70,7 +70,7 @@ SMOKE: Final = "smoke"
     help="Take over what an sbatch script does; it is only read.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
-def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> int:
+def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> None:
     """Write a spec from a template, or from an sbatch script.
 
     Never overwrites a file. Comments in a spec from an sbatch script account for each of its lines.
@@ -79,27 +79,22 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
       campaign init --from five-strategies --scale smoke
       campaign init --from-sbatch train.sbatch
     """
-    if script:
-        return _from_sbatch(script, path)
     from dscampaign.orchestrator.spec import templates
 
-    if list_only:
+    if script:
+        _from_sbatch(script, path)
+    elif list_only:
         lines = [(item.name, "yes" if SMOKE in item.specs else "", item.summary) for item in templates.templates()]
         echo_page("\n".join(table(page_for(sys.stdout), ("template", "smoke", "about"), lines)))
-        return EXIT_OK
-    chosen = templates.find(template)
-    check_folder_of(path)
-    written = templates.write(chosen, scale, path)
-    then = (
-        f"`{typed('submit', str(path), '--watch')}` runs it here"
-        if scale == SMOKE
-        else f"edit it, then `{typed('plan', str(path))}`"
-    )
-    echo_err(f"wrote {' and '.join(str(item) for item in written)}; {then}")
-    return EXIT_OK
+    else:
+        check_folder_of(path)
+        written = templates.write(templates.find(template), scale, path)
+        then = f"`{typed('submit', str(path), '--watch')}` runs it here"
+        then = then if scale == SMOKE else f"edit it, then `{typed('plan', str(path))}`"
+        echo_err(f"wrote {' and '.join(map(str, written))}; {then}")
 
 
-def _from_sbatch(script: Path, path: Path) -> int:
+def _from_sbatch(script: Path, path: Path) -> None:
     from dscampaign.orchestrator.spec.from_sbatch import spec_of
     from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
     from dscampaign.orchestrator.spec.sbatch_options import options_of
@@ -116,7 +111,6 @@ def _from_sbatch(script: Path, path: Path) -> int:
         f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}, not understood: {len(draft.unclear)}"
     )
     echo_err(f"wrote {path} ({counts}); read its comments, then `{typed('validate', str(path))}`")
-    return EXIT_OK
 
 
 @verb
@@ -153,7 +147,7 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 
 
 @verb
-def schema() -> int:
+def schema() -> None:
     """Print the JSON schema of a spec, with which an editor completes, explains and checks its fields.
 
     Examples:
@@ -162,7 +156,6 @@ def schema() -> int:
     from dscampaign.orchestrator.spec.schema import spec_schema
 
     echo(json.dumps(spec_schema(), indent=1))
-    return EXIT_OK
 
 
 @verb
@@ -172,7 +165,9 @@ def schema() -> int:
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if there are hundreds.")
 @store_options
 @json_option
-def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, as_json: bool) -> int:
+def plan(
+    spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, as_json: bool
+) -> None:
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batches, parameters, and the memory of weights, gradients and optimizer
@@ -205,7 +200,6 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
         echo_page(plan_page(planned, page, everything=everything))
     if planned.starting:
         preflight.require_accepted("`submit` would be refused")
-    return EXIT_OK
 
 
 @verb
@@ -214,7 +208,7 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
 @click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @set_option
 @store_options
-def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str], place: PlaceOptions) -> int:
+def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str], place: PlaceOptions) -> None:
     """Write a batch script for a run.
 
     The script needs neither the store nor the reconciler, and writes to a folder of its own.
@@ -226,7 +220,6 @@ def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str]
 
     submission, _ = read_submission(spec, sets, place)
     _hand_over(render_run(submission, _chosen(run, submission.runs)), output)
-    return EXIT_OK
 
 
 def _hand_over(script: str, path: Path | None) -> None:

@@ -21,7 +21,7 @@ from dscampaign.db.records import EventRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.campaign.selection import campaigns_of, find
-from dscampaign.orchestrator.campaign.status import WORST_FIRST, CampaignOverview, CampaignStatus
+from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus, badness
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean, moment
 from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun, state_look
@@ -70,10 +70,6 @@ def _state(row: ShownRun) -> tuple[str, str]:
     return state_look(row.run.shown, early=row.run.early, doing=row.doing)
 
 
-def _worst(row: ShownRun) -> int:
-    return next((place for place, state in enumerate(WORST_FIRST) if state == row.run.shown), len(WORST_FIRST))
-
-
 def _tries(row: ShownRun) -> tuple[str, str]:
     return FIGURES["tries"].text(row) if row.run.generation > 1 else "", "yellow"
 
@@ -102,7 +98,7 @@ CAMPAIGNS: Final = (
 )
 COLUMNS: Final = (
     Column("run", 10, _title, grows=True),
-    Column("state", 13, _state, _worst, 1, grows=True),
+    Column("state", 13, _state, lambda row: badness(row.run.shown), 1, grows=True),
     _figure("step", 12, 2),
     _figure("loss", 7, 3, most=False),
     _figure("tok/s", 6, 5),

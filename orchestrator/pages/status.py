@@ -13,10 +13,8 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.activity import why
 from dscampaign.orchestrator.campaign.status import (
     TROUBLED,
-    WORST_FIRST,
     CampaignStatus,
-    ConditionStatus,
-    conditions_of,
+    badness,
     failures_of,
     no_metrics,
 )
@@ -137,10 +135,11 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     most = _more(status, len(status.runs))
     around = _page(status, page, ["header", most], failures, brief=True)
     room = max(_LEAST_ROWS, height - _height(around, page))
-    conditions = conditions_of(status.runs)
+    conditions = alike(status.runs, lambda run: run.condition)
     if len(conditions) < len(status.runs):
-        shown = [run for condition in conditions[:room] for run in condition.runs]
-        rows = _conditions_table(status, conditions[:room], page)
+        worst_first = sorted(conditions, key=_badness)[:room]
+        shown = [run for condition in worst_first for run in condition]
+        rows = table(page, _OF_CONDITIONS, [_condition_row(runs, status, page) for runs in worst_first], "-wrrr")
     else:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
@@ -168,25 +167,24 @@ def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
     return ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
 
 
-def _conditions_table(status: CampaignStatus, conditions: Sequence[ConditionStatus], page: Page) -> list[str]:
-    rows = (
-        _condition_row(status.titles.get(condition.name, condition.name), condition, page) for condition in conditions
-    )
-    return table(page, _OF_CONDITIONS, rows, "-wrrr")
+def _badness(runs: Sequence[RunStatus]) -> tuple[int, int]:
+    """Sort conditions by their worst run, then by how many are like it."""
+    states = [badness(run.state) for run in runs]
+    return min(states), -states.count(min(states))
 
 
-def _condition_row(title: str, condition: ConditionStatus, page: Page) -> list[Cell | str]:
+def _condition_row(runs: Sequence[RunStatus], status: CampaignStatus, page: Page) -> list[Cell | str]:
     """A condition with the medians of the newest figures of its runs."""
-    runs = condition.runs
     done, target = _steps(runs)
-    losses, speeds = (
-        [run.loss for run in runs if run.loss is not None],
-        [r.tokens_per_s for r in runs if r.tokens_per_s],
+    losses = [run.loss for run in runs if run.loss is not None]
+    speeds = [run.tokens_per_s for run in runs if run.tokens_per_s]
+    title, worst = (
+        status.titles.get(runs[0].condition, runs[0].condition),
+        min(runs, key=lambda run: badness(run.state)),
     )
-    name = changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip())
     return [
-        name,
-        Cell(counts_text(Counter(run.shown for run in runs)), state_cell(condition.worst).style),
+        changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip()),
+        Cell(counts_text(Counter(run.shown for run in runs)), state_cell(worst.state).style),
         f"{done / target:.0%}" if target else "",
         figure(median(losses)) if losses else "",
         short_number(median(speeds)) if speeds else "",
@@ -253,9 +251,8 @@ def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]
 
 
 def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
-    order = (RunState.RUNNING, *WORST_FIRST)
-    rank = {state: order.index(state) if state in order else len(order) for state in RunState}
-    chosen = {run.run_id for run in sorted(runs, key=lambda run: rank[run.state])[:room]}
+    running_first = sorted(runs, key=lambda run: -1 if run.state is RunState.RUNNING else badness(run.state))
+    chosen = {run.run_id for run in running_first[:room]}
     return [run for run in runs if run.run_id in chosen]
 
 

@@ -38,7 +38,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Curve:
+class LossCurve:
     """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN if unknown.
 
     Attributes:
@@ -77,13 +77,13 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
     return Loss(float(finite[0]), float(finite[-1]), float(finite.min()), final, held_out)
 
 
-def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
+def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> LossCurve:
     """Return the curve of a run's loss; its tokens are NaN if the tokens of a step are unknown."""
     loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
     shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
     evaluated = np.flatnonzero(np.isfinite(held_out))
     step = lines.step.astype(float)
-    return Curve(
+    return LossCurve(
         step=step[shown].tolist(),
         seconds=np.cumsum(lines.steady_s() if lines.known else np.full(loss.size, math.nan))[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),

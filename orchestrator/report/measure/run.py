@@ -28,7 +28,7 @@ from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_ran
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
-from .losses import Curve, Loss, curve_of, loss_of
+from .losses import Loss, LossCurve, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
 _SOFTWARE: Final = (
@@ -160,7 +160,7 @@ class MeasuredRun:
     gpus: GpuSummary
     quality: Quality
     cost: Cost
-    curve: Curve
+    curve: LossCurve
     start: Mapping[str, Any]
     speed: Mapping[str, Any]
     hosts: tuple[str, ...]

@@ -6,27 +6,24 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dscampaign.db import queries, schema
+from dscampaign.db.records import EventRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.campaign.documents import run_details, run_document
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.pages.describe import run_page
 from dscampaign.orchestrator.pages.text import Page
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import World
 from dscampaign.tests.support.planted import Planted, Try, plant
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    return make_world(tmp_path)
 
 
 def newest(world: World, run: str) -> int:
@@ -123,3 +120,19 @@ def test_explain_has_one_command_for_every_state_and_failure_class(tmp_path: Pat
             assert run_page(details, Page()).count("next: campaign ") == 1
             json.dumps(run_document(details), allow_nan=False)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        ("script.start", {"step": 10.0, "setup_s": 12.4, "flops": 1}, "training starts after step 10, set up in 12 s"),
+        ("script.checkpoint", {"step": 50.0, "size_bytes": 2.5e9}, "checkpoint of step 50, 2.5 GB"),
+        ("script.memory", {"peak_reserved_gb": 65.91}, "at most 65.9 GB of memory reserved"),
+        ("script.speed", {"tokens_per_s": 48231.0}, "48.2k tokens/s after the warm-up"),
+        ("script.speed", {"tokens_per_s": "odd"}, "speed: tokens per s odd"),
+        ("script.warm_up", {"lr": 1e-4, "tags": [1]}, "warm up: lr 0.0001, tags [1]"),
+        ("script.code_changed", {"reason": "changed\nby hand"}, "changed by hand"),
+    ],
+)
+def test_events_of_a_script_are_sentences(kind: str, data: dict[str, Any], text: str) -> None:
+    assert event_text(EventRow(1, 1, 1, 1, 0.0, kind, "", data)) == text

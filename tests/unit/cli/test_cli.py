@@ -45,14 +45,6 @@ matrix:
 """
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE", "FORCE_COLOR", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG\nprint('trained')\n")

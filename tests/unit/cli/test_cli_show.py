@@ -16,16 +16,9 @@ from dscampaign.db.schema import lease
 from dscampaign.db.states import Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import World
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return make_world(tmp_path)
 
 
 def document(capsys: Output, *words: str) -> Any:

@@ -1,17 +1,20 @@
-"""Values → text."""
+"""Values become text, also those that no calendar has."""
+
+from __future__ import annotations
 
 import io
 from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import queries, schema
 from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.watch import _LiveTable
 from dscampaign.orchestrator.formatting import count, duration, figure, short_number
 from dscampaign.orchestrator.pages.status import status_page
 from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
-from dscampaign.tests.support.cli_world import make_world
+from dscampaign.tests.support.cli_world import World, make_world
 
 PLAIN = Page()
 
@@ -101,3 +104,32 @@ def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     assert said.partition("\n")[0].endswith(" what stays")
     assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
     assert "\n" not in cleared
+
+
+@pytest.fixture
+def odd(world: World) -> World:
+    with world.store.write() as conn:
+        run = queries.run_by_name(conn, world.campaign_id, "done")
+        assert run is not None
+        said = {"tokens_per_s": 1e308, "warm_up_steps": 1e308, "step_time_median_s": 1e308}
+        for kind, data in (("script.odd", {"ts": 1}), ("script.speed", said), ("forward.opened", {"tool": []})):
+            queries.add_event(conn, world.campaign_id, kind, "", run_id=run.id, attempt_id=1, data=data, ts_s=1e300)
+        conn.execute(schema.attempt.update().values(started_s=1e300, ended_s=1e301))
+        conn.execute(schema.step_metric.update().values(ts_s=1e300, step_time_s=1e308))
+        conn.execute(schema.run_latest.update().values(ts_s=1e300, step_time_s=1e308, tokens_per_s=1e308))
+    return world
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["status"], ["status", "--json"], ["describe"], ["describe", "sweep", "done"], ["explain", "sweep", "done"]),
+        *(["describe", "sweep", "done", "--json"], ["report", "sweep", "--json"]),
+        *(["export", "--format", form, "--what", what] for form in ("csv", "json") for what in ("steps", "events")),
+        *(["export", "--format", "parquet", "--what", what] for what in ("steps", "runs", "attempts", "events")),
+    ],
+    ids=" ".join,
+)
+def test_no_page_fails(odd: World, tmp_path: Path, command: list[str]) -> None:
+    output = ["--output", str(tmp_path / "x")] if command[0] == "export" else []
+    assert main([*command, *output, "--dir", str(odd.dir)]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,10 @@ from dscampaign.orchestrator.reconcile.lease import JOB_PREFIX, STANDING, LeaseH
 from dscampaign.orchestrator.settings import resolve
 from dscampaign.orchestrator.spec.sections import ReconcilerConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import World
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 HERE = socket.gethostname()
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.chdir(tmp_path)
-    made = make_world(tmp_path)
-    yield made
-    made.store.close()
 
 
 @pytest.fixture

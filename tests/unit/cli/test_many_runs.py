@@ -30,7 +30,6 @@ REASONS = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """500 runs: the first repeat of every fifth point failed, its second one runs, others completed or wait."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     store = Store.open(f"sqlite:///{tmp_path}/campaign/campaign.db", create=True)
     with store.write() as conn:
         campaign_id = queries.insert_campaign(

@@ -31,12 +31,6 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")

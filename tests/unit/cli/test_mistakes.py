@@ -12,16 +12,9 @@ from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.cli_world import CONFIG, World, make_world
+from dscampaign.tests.support.cli_world import CONFIG, World
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return make_world(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +178,6 @@ def test_a_store_in_the_folder_of_the_spec_is_found_beside_it(
 
 def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: str = "") -> str:
     """A spec in another folder than this one, that was submitted from there; `places` are its `dir` and `store`."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("a", "b"):

@@ -47,7 +47,6 @@ NO_DOCUMENT = frozenset(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A campaign's folder that is not where a command looks by itself."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     make_world(tmp_path)
     (tmp_path / "campaign").rename(tmp_path / "else where")

@@ -22,7 +22,6 @@ NAMES = ("first", "second")
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Two campaigns of one run each, which nobody has begun."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     made = make_world(tmp_path)
     for name in NAMES:
         made.record(name=name, matrix={"depth": [1]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from dscampaign.db import queries
 from dscampaign.orchestrator.cli.console import TerminalLog
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.formatting import printable
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import World
 
 HOSTILE = {
     "clear": "\x1b[2J",
@@ -56,13 +55,6 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     monkeypatch.setenv("PAGER", "")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return made
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return make_world(tmp_path)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

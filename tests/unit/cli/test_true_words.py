@@ -1,7 +1,8 @@
-"""What status and the commands say while something is under way, away, or broken off: true at every moment."""
+"""What status, a pass and a watch print while something is under way, away, or broken off: true at every moment."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,23 @@ import pytest
 from sqlalchemy import update
 
 from dscampaign.db import queries
+from dscampaign.db.errors import StoreMissing, StoreUnreachable
 from dscampaign.db.records import Lease, RunStatus
 from dscampaign.db.schema import attempt, lease, run, run_latest
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.api.passes import Obstacles, in_the_way
+from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.watch import interrupted, run_one_pass
+from dscampaign.orchestrator.cli.watch import interrupted, patiently, run_one_pass
+from dscampaign.orchestrator.pages.actions import action_lines
 from dscampaign.orchestrator.pages.status import status_page
 from dscampaign.orchestrator.pages.text import Page
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import World
+from dscampaign.tests.support.world_on_disk import World as Disk
+from dscampaign.tests.support.world_on_disk import make_world as make_disk
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    return make_world(tmp_path)
 
 
 def status(world: World) -> CampaignStatus:
@@ -120,3 +121,70 @@ def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
 
 def _of(seen: CampaignStatus, rows: list[RunStatus]) -> CampaignStatus:
     return CampaignStatus(seen.campaign, tuple(rows), {}, Lease("", "h:1:x", 1, 0.0), seen.now_s)
+
+
+def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
+    now_s = [0.0]
+    obstacles = Obstacles(lambda: now_s[0])
+    said = []
+    folder, store = {"folder": "folder away"}, {"store": "store away"}
+    for seen in ({}, folder, folder, store, folder, {}, {}, folder):
+        said.append(obstacles.news(seen))
+        now_s[0] += 10
+    assert said == [
+        [],
+        ["folder away"],
+        [],
+        ["store away"],
+        [],
+        ["recovered after 40 s; reconciling again"],
+        [],
+        ["folder away"],
+    ]
+
+
+def test_the_last_word_waits_for_the_store() -> None:
+    answers: Iterator[Exception | str] = iter([StoreUnreachable("away"), StoreMissing("gone"), "done"])
+
+    def read() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(read, sleep=lambda _: None) == "done"
+
+
+def said_of_a_pass(world: Disk) -> list[str]:
+    done = world.run_pass()
+    after = {run.run_id: run for run in read_status(world.store, world.campaign).runs}
+    return [*action_lines(done, after, Page()), *in_the_way(done).values()]
+
+
+def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp_path: Path) -> None:
+    world = make_disk(tmp_path)
+    world.record(train={"steps": 9})
+    world.run_pass()
+    campaigns.cancel(world.store, world.campaign, ["depth-2"])
+    world.run_jobs()
+    why = "the script exited with 0 at step 3 of 9"
+    told = ("attempt 1 ended, completed early", "completed early")
+    assert said_of_a_pass(world) == [f"{run}: {what}: {why}" for what in told for run in ("depth-1", "depth-2")]
+    assert {run.reason for run in world.runs().values()} == {why}
+    world.store.close()
+
+
+def test_jobs_that_are_submitted_or_cancelled_together_are_all_named(tmp_path: Path) -> None:
+    world = make_disk(tmp_path)
+    world.record(matrix={"depth": list(range(8)), "slurm.nodes": [1, 2]})
+    [line] = said_of_a_pass(world)
+    assert line.startswith("16 runs (")
+    assert line.endswith(" and 14 more): submitted as jobs 1, 2, attempt 1")
+    world.run_jobs("PREEMPTED", exit_code=None)
+    [line] = [line for line in said_of_a_pass(world) if "submitted" in line]
+    assert ": submitted as jobs 3, 4, attempt 2: " in line
+    campaigns.cancel(world.store, world.campaign, None)
+    [line] = [line for line in said_of_a_pass(world) if "cancelling" in line]
+    assert line.startswith("16 runs (")
+    assert line.endswith(" and 14 more): cancelling jobs 3, 4")
+    world.store.close()

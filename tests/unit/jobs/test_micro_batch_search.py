@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.jobs.shared.micro_batch_search import (
     FULL,
-    Trial,
+    SizeTrial,
     best_size,
     first_size,
     next_size,
@@ -24,13 +24,13 @@ def searched(
     begin: int | None = None,
 ) -> tuple[list[int], int | None]:
     """The sizes that a search tries until one does not fit, and what it chooses."""
-    trials: list[Trial] = []
+    trials: list[SizeTrial] = []
     size: int | None = begin or first_size(share)
     while size is not None:
         held = peak_gb(size) if peak_gb else None
         if held is not None and usable_gb is not None and held > usable_gb:
             break  # the process ends here
-        trials.append(Trial(size, step_s(size), held, usable_gb))
+        trials.append(SizeTrial(size, step_s(size), held, usable_gb))
         size = next_size(share, trials)
     return [trial.micro_batch for trial in trials], best_size(trials)
 
