@@ -14,8 +14,11 @@ from dscampaign.jobs.shared.checkpoint import position
 _STATES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _UNFINISHED: Final = re.compile(r"[._]|tmp|.*[._-](tmp|temp|partial|incomplete)$", re.IGNORECASE)
 _OF_TRAINER: Final = re.compile(r"checkpoint-(\d+)")
-_LAST: Final = {"trainer_state.json": "checkpoint-*", ".metadata": "*.distcp"}
-"""Files that the Hugging Face Trainer and `torch.distributed.checkpoint` write last, and their sign."""
+_LAST_OF_TRAINER: Final = "trainer_state.json"
+_LAST_OF_DISTRIBUTED: Final = ".metadata"
+_LAST_OF_ACCELERATE: Final = "random_states_0.pkl"
+_OF_LIBRARY: Final = re.compile(r"(?:adapter_)?(?:model|config)\b.*|pytorch_model\b.*|training_args\.bin")
+"""Files that the Hugging Face Trainer or Accelerate write before their last."""
 _DEEPSPEED: Final = "latest"
 """DeepSpeed writes it last, and loads from the folder that holds it."""
 
@@ -23,8 +26,8 @@ _DEEPSPEED: Final = "latest"
 def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:
     """Return the checkpoint to resume from; "" for none. `on_skip` is called with path and reason of each skipped one.
 
-    DeepSpeed takes the folder itself. Else it is the Trainer's `checkpoint-N` of the most steps, or the newest file or
-    folder with a state.
+    DeepSpeed takes the folder itself. Else it is the `checkpoint-N` of the most steps, or the newest file or folder
+    with a state.
     """
     for path in _candidates(folder):
         try:
@@ -56,9 +59,13 @@ def _states(path: Path) -> list[Path]:
 
 def _torn(path: Path) -> str:
     """Return why a checkpoint is not whole; "" if it is, as far as its files show."""
-    for last, sign in _LAST.items():
-        if (path.match(sign) or any(path.glob(sign))) and not (path / last).exists():
-            return f"no {last}"
+    if _OF_TRAINER.fullmatch(path.name) and not (path / _LAST_OF_TRAINER).exists():
+        of_trainer = any(path.parent.glob(f"checkpoint-*/{_LAST_OF_TRAINER}"))
+        of_library = any(_OF_LIBRARY.fullmatch(file.name) for file in path.glob("*"))
+        if of_trainer or (of_library and not (path / _LAST_OF_ACCELERATE).exists()):
+            return f"no {_LAST_OF_TRAINER}"
+    if (path.suffix == ".distcp" or any(path.glob("*.distcp"))) and not (path / _LAST_OF_DISTRIBUTED).exists():
+        return f"no {_LAST_OF_DISTRIBUTED}"
     return next((f"{state.name} is cut off" for state in _states(path) if _is_cut_off(state)), "")
 
 

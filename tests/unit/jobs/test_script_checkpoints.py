@@ -48,6 +48,18 @@ def the_trainer_s(folder: Path) -> None:
     state(folder / "model" / "weights.bin", mtime=500)
 
 
+def diffusers(folder: Path) -> None:
+    for step in (5, 10, 15):
+        state(folder / f"checkpoint-{step}" / "model.safetensors")
+    for step in (5, 10):
+        (folder / f"checkpoint-{step}" / "random_states_0.pkl").touch()
+
+
+def one_s_own_numbers(folder: Path) -> None:
+    for step in (9, 10):
+        state(folder / f"checkpoint-{step}" / "state.pt")
+
+
 def deepspeed_s(folder: Path) -> None:
     state(folder / "global_step5" / "mp_rank_00_model_states.pt", mtime=5)
     state(folder / "global_step9" / "mp_rank_00_model_states.pt", mtime=9, whole=False)
@@ -76,6 +88,8 @@ def a_draft(folder: Path) -> None:
         (killed_while_saving, "step_9.pt", ["step_11.pt", "step_10.pt"]),
         (accelerate_s_folders, "step_9", ["step_10"]),
         (the_trainer_s, "checkpoint-10", ["checkpoint-15"]),
+        (diffusers, "checkpoint-10", ["checkpoint-15"]),
+        (one_s_own_numbers, "checkpoint-10", []),
         (deepspeed_s, ".", []),
         (distributed, "step-5", ["step-10"]),
         (a_draft, None, []),
