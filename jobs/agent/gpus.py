@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dscampaign.jobs.shared.documents import Number, Whole
-from dscampaign.jobs.shared.nvml import (
-    Unavailable,
-    gpu_handle,
-    gpu_names,
-    listed,
-    memory_bytes,
-    session,
-)
+from dscampaign.jobs.shared.nvml import Unavailable, each_gpu, gpu_names, listed, memory_bytes, session
 
 BEFORE_TIMEOUT_S = 15.0
 """Without its persistence daemon, the driver needs seconds to wake up each GPU."""
@@ -120,23 +113,15 @@ def _read_gpus(nvml: Any, visible: Sequence[str], requested: int) -> tuple[Gpu, 
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
     """
     count = nvml.nvmlDeviceGetCount()
-    answers = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
-    gpus = tuple(gpu for gpu in answers if isinstance(gpu, Gpu))
-    troubles = [trouble for trouble in answers if isinstance(trouble, str)]
+    gpus, troubles = each_gpu(
+        nvml,
+        gpu_names(nvml, visible),
+        lambda _, name, gpu: Gpu(name, *memory_bytes(nvml, gpu), _address(nvml, gpu)),
+    )
     parts = any(name.startswith("MIG") for name in visible)
     if len(gpus) < requested and not any(map(_LOST.search, troubles)) and (parts or count >= requested):
         raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {requested}")
-    return gpus
-
-
-def _read_gpu(nvml: Any, name: str) -> Gpu | str:
-    """Return the GPU, or the library's error."""
-    try:
-        handle = gpu_handle(nvml, name)
-        used, total = memory_bytes(nvml, handle)
-    except nvml.NVMLError as exc:
-        return f"{name}: {exc}"
-    return Gpu(name, used, total, _address(nvml, handle))
+    return tuple(gpus)
 
 
 def _address(nvml: Any, handle: Any) -> str:

@@ -274,27 +274,25 @@ def main(argv: list[str]) -> int:
         return EXIT_NOT_MINE
     queue = AttemptQueue(batch, Node.from_environment(os.environ).job_id, mine, lambda: _left_s() - signal_s)
     gpus = max((int(payload["gpus_per_node"]) for payload in mine.values()), default=0)
-    return _Job(queue.job_id, queue, Joining(queue, task), lanes, lane_options(os.environ, lanes, gpus)).run()
+    return _Job(queue.job_id, queue, joining(queue, task), lanes, lane_options(os.environ, lanes, gpus)).run()
 
 
-class Joining:
-    """Finds the submissions that join a running job; each call returns the queues of new submissions."""
+def joining(queue: AttemptQueue, task: int) -> Callable[[], list[AttemptQueue]]:
+    """Return a function that returns the queues of submissions that have joined the running job since its last call."""
+    prefix, known = joining_prefix(task), set[str]()
 
-    def __init__(self, queue: AttemptQueue, task: int) -> None:
-        self._queue, self._task = queue, task
-        self._known: set[str] = set()
-
-    def __call__(self) -> list[AttemptQueue]:
-        """Return the new queues."""
-        prefix, queues = joining_prefix(self._task), []
+    def new() -> list[AttemptQueue]:
+        queues = []
         with contextlib.suppress(OSError):
-            names = {path.name for path in self._queue.batch.iterdir() if path.name.startswith(prefix)}
-            for name in sorted(names - self._known):
-                batch = self._queue.batch.with_name(name.removeprefix(prefix))
+            names = {path.name for path in queue.batch.iterdir() if path.name.startswith(prefix)}
+            for name in sorted(names - known):
+                batch = queue.batch.with_name(name.removeprefix(prefix))
                 with contextlib.suppress(Distrusted, ValueError):
-                    queues.append(self._queue.joined_by(batch, _payloads(batch, self._task)))
-                self._known.add(name)
+                    queues.append(queue.joined_by(batch, _payloads(batch, task)))
+                known.add(name)
         return queues
+
+    return new
 
 
 def _payloads(batch: Path, task: int) -> dict[int, Mapping[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dscampaign.db.gpu_records import GPU_FIGURES
 from dscampaign.files.private_files import open_private
-from dscampaign.jobs.shared.nvml import Figures, GpuMeter, Unavailable, gpu_handle, gpu_names, listed, session
+from dscampaign.jobs.shared.nvml import Figures, GpuMeter, Unavailable, each_gpu, gpu_names, listed, session
 
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""
@@ -55,19 +55,14 @@ class Telemetry:
     def _run(self) -> None:
         try:
             with session() as nvml:
-                if meters := self._meters(nvml):
+                names = gpu_names(nvml, self._visible)[: self._gpus]
+                meters, troubles = each_gpu(nvml, names, lambda number, _, gpu: GpuMeter(nvml, gpu, number))
+                for trouble in troubles:
+                    self._say(trouble)
+                if meters:
                     self._sample(meters)
         except (Unavailable, OSError) as exc:  # a shared folder that takes no line: what matters more will fail too
             self._say(exc)
-
-    def _meters(self, nvml: Any) -> list[GpuMeter]:
-        meters = []
-        for number, name in enumerate(gpu_names(nvml, self._visible)[: self._gpus]):
-            try:
-                meters.append(GpuMeter(nvml, gpu_handle(nvml, name), number))
-            except nvml.NVMLError as exc:
-                self._say(f"GPU {number}: {exc}")
-        return meters
 
     def _sample(self, meters: list[GpuMeter]) -> None:
         spool, interval_s, last_s, count = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0

@@ -25,7 +25,7 @@ from dscampaign.jobs.agent import container, launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
-from dscampaign.jobs.shared.nvml import GpuMeter, gpu_handle, gpu_names, listed, session, text
+from dscampaign.jobs.shared.nvml import GpuMeter, each_gpu, gpu_names, listed, session, text
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
 
 from . import children
@@ -160,12 +160,8 @@ def census(visible: Sequence[str], requested: int) -> Gpus:
     """Return the GPUs of a job: the ``visible`` entries, or all. Raises Unavailable: the driver does not answer."""
     with session() as nvml:
         names = gpu_names(nvml, visible)
-        devices, troubles = list[Device](), list[str]()
-        for number, name in enumerate(names if visible else names[: requested or None]):
-            try:
-                devices.append(_device(nvml, number, gpu_handle(nvml, name)))
-            except nvml.NVMLError as exc:
-                troubles.append(f"GPU {name}: {exc}")
+        names = names if visible else names[: requested or None]
+        devices, troubles = each_gpu(nvml, names, lambda number, _, gpu: _device(nvml, number, gpu))
         version = int(nvml.nvmlSystemGetCudaDriverVersion())  # 12080 is 12.8
         cuda = f"{version // 1000}.{version % 1000 // 10}"
         return Gpus(text(nvml.nvmlSystemGetDriverVersion()), cuda, tuple(devices), tuple(troubles))

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 POWER_AVERAGE_FIELD = 185
 POWER_INSTANT_FIELD = 186
 _VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Names of a field's value, by its type."""
 
+T = TypeVar("T")
 Figures = dict[str, float | int]
 
 
@@ -59,6 +60,17 @@ def gpu_names(nvml: Any, visible: Sequence[str]) -> list[str]:
 def gpu_handle(nvml: Any, name: str) -> Any:
     """Return the library's handle of a GPU by its name in CUDA_VISIBLE_DEVICES. Raises nvml.NVMLError."""
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def each_gpu(nvml: Any, names: Sequence[str], read: Callable[[int, str, Any], T]) -> tuple[list[T], list[str]]:
+    """Return the result of a function of number, name and handle for each GPU that answers, and others' errors."""
+    results, troubles = list[T](), list[str]()
+    for number, name in enumerate(names):
+        try:
+            results.append(read(number, name, gpu_handle(nvml, name)))
+        except nvml.NVMLError as exc:
+            troubles.append(f"GPU {name}: {exc}")
+    return results, troubles
 
 
 def driver_version() -> str:

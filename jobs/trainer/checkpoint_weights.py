@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dscampaign.jobs.shared.layer_parts import TRANSPOSED, Cut, cut_of
 
-from .ddp_engine import STATE_FILE
 from .flat_parameters import MATRICES, VECTORS
 from .fsdp_engine import shards_in
 from .saving import weights_only
+from .torch_engine import STATE_FILE
 
 WHOLE: Final = "mp_rank_00_model_states.pt"
 """DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. If ranks share layers, it is the

@@ -22,13 +22,12 @@ from dscampaign.jobs.shared.state_layout import joins_parameters
 
 from . import patches, swap_space
 from .config import Job, TrainerConfig
-from .ddp_engine import DdpEngine
 from .flat_parameters import FlatModel
 from .fp8 import use_fp8
 from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
-from .torch_engine import TorchEngine
+from .torch_engine import DdpEngine, TorchEngine
 from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
 LET_GO_S: Final = 0.1
@@ -156,14 +155,6 @@ def loss_scaling(engine: Engine) -> dict[str, float]:
     """The loss scale of fp16, and how many steps it has cost so far."""
     scale = engine.loss_scale if isinstance(engine, TorchEngine) else engine.optimizer.loss_scale
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
-
-
-def persistent(engine: Engine) -> dict[str, int]:
-    """How many parameters ZeRO 3 keeps whole on every rank, and their elements; nothing of other engines."""
-    kept = getattr(engine.optimizer, "persistent_parameters", None)
-    if kept is None:
-        return {}
-    return {"persistent_parameters": len(kept), "persistent_elements": sum(int(each.ds_numel) for each in kept)}
 
 
 def _deepspeed_engine(model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any]) -> DeepSpeedEngine:

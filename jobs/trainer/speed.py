@@ -84,7 +84,6 @@ class Speed:
             "window_s": total_s,
             "warm_up_steps": len(self._warm_up_s),
             "warm_up_s": sum(self._warm_up_s),
-            "first_step_s": self._warm_up_s[0],
             "step_time_median_s": quartiles[1],
             "step_time_iqr_s": quartiles[2] - quartiles[0],
             "tokens_per_s": tokens_per_s,

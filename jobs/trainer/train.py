@@ -1,11 +1,14 @@
-"""The training loop: an attempt of a run, on this rank."""
+"""The training loop: an attempt of a run, on this rank; and the loss on held-out text."""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 
@@ -18,7 +21,7 @@ from dscampaign.jobs.shared.nvml import driver_version
 
 from . import patches, swap_space
 from .config import Job, TrainerConfig
-from .data import Data, load
+from .data import Data, Samples, load
 from .engine import (
     Engine,
     advance,
@@ -26,16 +29,15 @@ from .engine import (
     create_engine,
     from_first_rank,
     loss_scaling,
-    persistent,
     set_learning_rate,
     start_process_group,
 )
-from .evaluate import evaluate
+from .fused_loss import IGNORED_TARGET
 from .meter import Meter
 from .model import build_model
 from .probe import report_memory
 from .profile import Profile
-from .sampling import training_batches
+from .sampling import evaluation_batches, training_batches
 from .saving import restore, save
 from .schedule import learning_rate
 from .search import search
@@ -72,7 +74,6 @@ def main() -> None:
         setup_s=time.perf_counter() - begin_s,
         steps_per_epoch=len(data.train) / config.global_batch,
         **asdict(facts),
-        **persistent(engine),
         **_software(device, config),
     )
     behind = 0 < first < steps and _due(first, config.eval_every, steps) and not rated
@@ -129,6 +130,45 @@ def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: ra
     meter.finish()
     if step == target:
         evaluate(engine, data.held_out, config, job, step)
+
+
+def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
+    """Report ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
+    if len(held_out):
+        with report.phase("eval"):
+            _evaluate(engine, held_out, config, job, step)
+
+
+def _evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
+    sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
+    engine.eval()
+    with torch.no_grad(), without_cudnn_attention():
+        for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
+            count = (targets != IGNORED_TARGET).sum()
+            loss = engine(inputs, targets).double()
+            sums += torch.stack([torch.where(count > 0, loss * count, 0.0), count])
+    engine.train()
+    dist.all_reduce(sums)
+    loss_sum, token_count = sums.tolist()
+    loss = loss_sum / token_count
+    report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
+    if job.rank == 0 and checkpoint_retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
+        checkpoint_retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Leave attention to the other kernels.
+
+    Without gradients cuDNN's gives no statistics, and compiled code that expects them ends with a TypeError (PyTorch
+    2.11).
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def target_step(config: TrainerConfig, data: Data) -> int:

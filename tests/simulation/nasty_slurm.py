@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TypeVar
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.agent.shared_job import AttemptQueue, Joining
+from dscampaign.jobs.agent.shared_job import AttemptQueue, joining
 from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
@@ -112,7 +112,7 @@ class Job:
     forgotten: bool = False
     shown: list[JobView] = field(default_factory=list)
     queues: list[AttemptQueue] = field(default_factory=list)
-    joining: Joining | None = None
+    joining: Callable[[], list[AttemptQueue]] | None = None
     lanes: int = 1
     lane: list[Part] = field(default_factory=list)
     ending: bool = False
@@ -309,7 +309,7 @@ class NastySlurm:
         if job.shared:
             attempts = {part.index: vars(part.payload) for part in job.parts}
             job.queues = [AttemptQueue(job.folder, job.job_id, attempts, lambda: inf)]
-            job.joining = Joining(job.queues[0], job.index)
+            job.joining = joining(job.queues[0], job.index)
             for part in job.parts:
                 part.queue = job.queues[0]
             for _ in range(job.lanes):
