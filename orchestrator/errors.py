@@ -127,6 +127,11 @@ class Finding:
     hint: str | None = None
     at_key: bool = False
 
+    @classmethod
+    def at(cls, places: str, message: str, hint: str | None = None) -> Self:
+        """Return a finding at fields by their dotted paths: `train.lr train`."""
+        return cls(tuple(tuple(path.split(".")) for path in places.split()), message, hint)
+
 
 class InvalidSpec(UserError):
     """A spec with contradictory values.

@@ -58,6 +58,7 @@ UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "sequence_parallel_size": ("is set by train.sequence_parallel", "use train.sequence_parallel"),
     "scheduler": ("is set by train.schedule", "use train.schedule"),
     "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
+    "torch_autocast": ("is for weights in fp32", "use train.precision"),
     "autotuning": ("would start experiments of its own", "use train.micro_batch: auto, and a matrix of choices"),
     "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
     "zero_optimization.cpu_offload": ("is an old key", "use train.offload: optimizer"),
@@ -71,13 +72,10 @@ UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
 """Keys of DeepSpeed that the built-in training does not serve: why, and the hint. A dot leads into a section."""
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_OFFLOADS: Final = {"offload_optimizer": "1, 2 or 3", "offload_param": "3"}
-"""DeepSpeed's sections for offloaded states, and the ZeRO stages of each."""
 _STAGES: Final = {"none": "0, 1, 2 or 3", "optimizer": "1, 2 or 3", "full": "3", "nvme": "3"}
 """The ZeRO stages of each `train.offload`."""
 _UNSHARDED: Final = ("lamb", "adafactor")
 """Optimizers that need whole matrices; ZeRO gives them parts of several."""
-_WHOLE: Final = (*_UNSHARDED, "muon")
 
 _HEADS: Final = dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), "{} heads")
 _WIDTH: Final = dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), "inner width {}")
@@ -108,8 +106,8 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
         if not on_gpus and (value := getattr(train, field)) in values:
             yield _finding(field, f"{_shown(field, value)} needs GPUs", "leave it out on CPUs")
     if config.deepspeed and train.engine != "deepspeed":
-        places: tuple[FieldPath, ...] = (("deepspeed",), ("train", "engine"))
-        yield Finding(places, f"has no effect with engine {train.engine}", "leave it out, or remove the engine")
+        message = f"has no effect with engine {train.engine}"
+        yield Finding.at("deepspeed train.engine", message, "leave it out, or remove the engine")
     if train.cuda_graphs and not train.compile and not train.deepcompile:
         message = "needs a forward and a backward pass that are compiled as a whole"
         yield _finding("cuda_graphs", message, "write compile: true")
@@ -128,7 +126,7 @@ def _clashes(train: TrainConfig) -> Iterator[Finding]:
         for other, unfit in others.items():
             if (own := getattr(train, other)) in unfit and other not in wrong:
                 message = f"{_shown(other, own)} does not work with {_shown(field, value)}"
-                yield Finding((("train", other), ("train", field), ("train",)), message, _remedy(other, unfit))
+                yield Finding.at(f"train.{other} train.{field} train", message, _remedy(other, unfit))
                 wrong.add(other)
 
 
@@ -156,14 +154,13 @@ def _offload(config: RunConfig) -> Iterator[Finding]:
         message = f"{train.offload} needs ZeRO {stages}: DeepSpeed offloads only sharded states"
         yield _finding("offload", message, f"zero_stage: {stages}")
     if train.offload == "nvme" and not (train.nvme_path or "").startswith("/"):
-        places = (("train", "nvme_path"), ("train", "offload"), ("train",))
         hint = "name a folder on a fast local disk of each node, for example /local/scratch"
         required = "nvme_path is required with offload nvme"
         wrong = f"{train.nvme_path} is not an absolute path" if train.nvme_path else required
-        yield Finding(places, wrong, hint)
+        yield Finding.at("train.nvme_path train.offload train", wrong, hint)
     of_deepspeed = config.command is None and bool(config.deepspeed)
     zero = config.rendered_deepspeed()[_ZERO] if of_deepspeed and train.checkpoint_every else {}
-    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
+    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in ("offload_optimizer", "offload_param"))
     if train.checkpoint_every and (on_disk or train.offload == "nvme"):
         message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
         yield _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
@@ -181,34 +178,22 @@ def _fp8(train: TrainConfig) -> Iterator[Finding]:
 # Ranks that work on the same samples
 
 
-def remarks(config: RunConfig) -> list[str]:
-    """Remark on a slow configuration: a group on several nodes."""
-    on_node = config.ranks()
-    return [
-        f"train.{field} {size} does not divide the {on_node} ranks of a node: a group talks in each layer, "
-        "here over the network between nodes"
-        for field in _GROUPS
-        if config.nodes > 1 and on_node % (size := getattr(config.train, field))
-    ]
-
-
 def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
     train = config.train
     for field in (field for field in _GROUPS if getattr(train, field) > 1):
-        size, place = getattr(train, field), ("train", field)
+        size = getattr(train, field)
         if world_size % size:
-            places: tuple[FieldPath, ...] = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"))
             message = f"{size} does not divide the {world_size} ranks of the run"
-            yield Finding(places, message, f"use a number of ranks that {size} divides, or leave it out")
+            hint = f"use a number of ranks that {size} divides, or leave it out"
+            yield Finding.at(f"train.{field} ranks_per_node slurm.gpus_per_node slurm.nodes", message, hint)
         yield from _unfit_model(field, size, train, world_size)
     if train.seq_len % train.sequence_parallel:
         message = f"{train.sequence_parallel} does not divide seq_len {train.seq_len}"
-        yield Finding((("train", "sequence_parallel"), ("train", "seq_len")), message, "use a multiple of it")
+        yield Finding.at("train.sequence_parallel train.seq_len", message, "use a multiple of it")
     dataset, optimizer = train.dataset, _optimizer_of(config)
     if train.sequence_parallel > 1 and dataset and not dataset.packing:
-        places = (("train", "dataset", "packing"), ("train", "sequence_parallel"))
         message = "false does not work with sequence_parallel: parts of a sample would have unequal numbers of targets"
-        yield Finding(places, message, "pack the text, or leave sequence_parallel out")
+        yield Finding.at("train.dataset.packing train.sequence_parallel", message, "leave one of them out")
     if train.tensor_parallel == 1:
         return
     if train.dropout:
@@ -216,10 +201,7 @@ def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
         yield _finding("dropout", message, _LEAVE_OUT)
     if optimizer not in ("adam", "adamw"):
         message = f"{optimizer} does not work with tensor_parallel: it may update parts of a matrix unlike the whole"
-        yield Finding((("deepspeed", "optimizer", "type"), ("train", "tensor_parallel")), message, "use AdamW")
-    if section(config.deepspeed, ("torch_autocast",)).get("enabled"):
-        places = (("deepspeed", "torch_autocast"), ("train", "tensor_parallel"))
-        yield Finding(places, "does not work with tensor_parallel", "use train.precision")
+        yield Finding.at("deepspeed.optimizer.type train.tensor_parallel", message, "use AdamW")
 
 
 def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> Iterator[Finding]:
@@ -228,19 +210,19 @@ def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> 
     shape = find_shape(train.model) if isinstance(train.model, str) else train.model
     if shape is None or not isinstance(model_type := shape.get("model_type"), str):
         return
-    places: tuple[FieldPath, ...] = (("train", field), ("train", "model"))
+    places = f"train.{field} train.model"
     if model_type not in models:
         hint = f"known to fit: {', '.join(sorted(models))}"
-        yield Finding(places, f"is not served for model type {model_type}", hint)
+        yield Finding.at(places, f"is not served for model type {model_type}", hint)
     elif name := next((name for name in unserved if shape.get(name)), None):
         message = f"is not served with {field}: {unserved[name]}"
-        yield Finding((("train", "model", name), *places), message, _LEAVE_OUT)
+        yield Finding.at(f"train.model.{name} {places}", message, _LEAVE_OUT)
     else:
         sizes = {name: count for name in divided if isinstance(count := shape.get(name), int) and count > 0}
         if name := next((name for name, count in sizes.items() if count % size), None):
             message = f"{size} does not divide the model's {divided[name].format(sizes[name])} ({name})"
             hint = f"use one of {', '.join(map(str, divisors(gcd(world_size, *sizes.values()))))}"
-            yield Finding((*places, ("train", "model", name)), message, hint)
+            yield Finding.at(f"{places} train.model.{name}", message, hint)
 
 
 # Mistakes in `deepspeed:` that DeepSpeed does not report, or reports hours later
@@ -255,11 +237,7 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
         yield from _unserved(own)
     if autos := list(_autos(own, ("deepspeed",))):
         yield from autos
-        return
-    zero = config.rendered_deepspeed()[_ZERO]
-    yield from _offload_sections(zero, section(own, (_ZERO,)))
-    if config.command is None:
-        yield from _autocast(config)
+    elif config.command is None:
         yield from _optimizer(config)
 
 
@@ -271,7 +249,7 @@ def _unserved(own: Mapping[str, Any]) -> Iterator[Finding]:
         if name in holder and not off:
             yield Finding((("deepspeed", *around, name),), message, hint, at_key=True)
     if "lr" in section(own, ("optimizer", "params")):
-        yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
+        yield Finding.at("deepspeed.optimizer.params.lr", "is set by the schedule", "use train.lr")
 
 
 def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
@@ -283,39 +261,15 @@ def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
             yield from _autos(item, (*place, key))
 
 
-def _offload_sections(zero: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find offloading that DeepSpeed would leave out, or do elsewhere; `_offload` checks `train.offload`."""
-    for name, stages in _OFFLOADS.items():
-        offload, place = section(own, (name,)), ("deepspeed", _ZERO, name)
-        device = offload.get("device", "none")
-        zero_stages = "3" if device == "nvme" else stages
-        if device != "none" and str(zero["stage"]) not in zero_stages:
-            places: tuple[FieldPath, ...] = (place, ("train", "zero_stage"))
-            message = f"{name} does not work with ZeRO stage {zero['stage']} on device {device}"
-            yield Finding(places, message, f"use stage {zero_stages}")
-        elif device == "nvme" and not offload.get("nvme_path"):
-            yield Finding((place,), "device nvme needs nvme_path", "name a folder on a disk of the node")
-
-
-def _autocast(config: RunConfig) -> Iterator[Finding]:
-    own, precision, place = section(config.deepspeed, ("torch_autocast",)), config.train.precision, "torch_autocast"
-    if own.get("enabled") and precision in ("bf16", "fp16"):
-        message = f"is for weights in fp32, and train.precision is {precision}"
-        yield Finding((("deepspeed", place), ("train", "precision")), message, _LEAVE_OUT)
-    elif own.get("enabled") and own.get("dtype") not in ("bf16", "bfloat16", "torch.bfloat16"):
-        hint = "write dtype: bf16, or leave it out and use train.precision: fp16"
-        message = "dtype is not bf16: DeepSpeed clips scaled fp16 gradients"
-        yield Finding((("deepspeed", place, "dtype"), ("deepspeed", place)), message, hint)
-
-
 def _optimizer(config: RunConfig) -> Iterator[Finding]:
-    train, name, place = config.train, _optimizer_of(config), ("deepspeed", "optimizer", "type")
+    train, name = config.train, _optimizer_of(config)
+    message = f"{name} updates each matrix by itself, and "
     if train.zero_stage and name in _UNSHARDED:
-        message = f"{name} updates each matrix by itself, and ZeRO gives it parts of several"
-        yield Finding((place, ("train", "zero_stage")), message, "use zero_stage: 0")
-    if name in _WHOLE and joins_parameters(train.model_dump()):
-        message = f"{name} updates each matrix by itself, and train.compile joins them all"
-        yield Finding((place, ("train", "compile")), message, "write compile: false")
+        message += "ZeRO gives it parts of several"
+        yield Finding.at("deepspeed.optimizer.type train.zero_stage", message, "use zero_stage: 0")
+    elif name in (*_UNSHARDED, "muon") and joins_parameters(train.model_dump()):
+        message += "train.compile joins them all"
+        yield Finding.at("deepspeed.optimizer.type train.compile", message, "write compile: false")
 
 
 def _optimizer_of(config: RunConfig) -> str:
@@ -323,4 +277,4 @@ def _optimizer_of(config: RunConfig) -> str:
 
 
 def _finding(field: str, message: str, hint: str) -> Finding:
-    return Finding((("train", field), ("train",)), message, hint)
+    return Finding.at(f"train.{field} train", message, hint)

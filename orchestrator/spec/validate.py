@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
-from dscampaign.orchestrator.errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import Finding
 
 from . import batch_size, conflicts
 from .matrix import points, short_name
@@ -17,7 +17,6 @@ from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
-_RANKS: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
@@ -26,7 +25,6 @@ _REQUIRED: Final = {
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
 _SEED: Final = re.compile(r"(?:\w+[_-])?seed")
-_SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\]")
 
 _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
 
@@ -64,19 +62,19 @@ def remarks(spec: Spec) -> list[str]:
         if match := MINUTES_SECONDS.fullmatch(time):
             minutes = match["minutes"]
             notes.append(f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"')
-    return [*notes, *conflicts.remarks(spec)]
+    return notes
 
 
 def _of_command(config: RunConfig) -> Iterator[Finding]:
     if config.launcher == "python" and (config.ranks_per_node or 1) > 1:
         hint = "leave it out: a script without a launcher starts its processes itself"
-        yield Finding((("ranks_per_node",), ("launcher",)), "launcher python starts one process per node", hint)
+        yield Finding.at("ranks_per_node launcher", "launcher python starts one process per node", hint)
     if config.train.searches:
         hint = "write a number; a script that searches itself leaves it out"
-        yield Finding(_fields("micro_batch"), "auto is for the built-in training", hint)
+        yield Finding.at("train.micro_batch", "auto is for the built-in training", hint)
     if config.retry.allow:
         hint = "leave it out: a command's own configuration cannot be changed from here"
-        yield Finding((("retry", "allow"),), "is for the built-in training", hint)
+        yield Finding.at("retry.allow", "is for the built-in training", hint)
 
 
 def _of_training(config: RunConfig) -> Iterator[Finding]:
@@ -87,9 +85,9 @@ def _of_training(config: RunConfig) -> Iterator[Finding]:
             yield Finding(((field,),), "is for a script of your own", hint, at_key=True)
     for field, hint in _REQUIRED.items():
         if getattr(train, field) is None:
-            yield Finding((("train", field), ("train",)), f"{field} is required", hint)
+            yield Finding.at(f"train.{field} train", f"{field} is required", hint)
     if train.steps is None and train.epochs is None:
-        yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
+        yield Finding.at("train.steps train", "steps is required", "give steps, or epochs")
     yield from _model(train)
     yield from _splits(train.dataset) if train.dataset else ()
 
@@ -97,12 +95,12 @@ def _of_training(config: RunConfig) -> Iterator[Finding]:
 def _train(config: RunConfig) -> Iterator[Finding]:
     train = config.train
     if train.steps is not None and train.epochs is not None:
-        yield Finding(_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
+        yield Finding.at("train.epochs train.steps", "epochs is given together with steps", "remove one of them")
     if train.steps and train.schedule_steps and train.schedule_steps < train.steps:
-        yield Finding(_fields("schedule_steps", "steps"), f"is less than the {train.steps} steps of the run")
+        yield Finding.at("train.schedule_steps train.steps", f"is less than the {train.steps} steps of the run")
     if train.steps and train.warmup_steps > max(train.steps, train.schedule_steps or 0):
         message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
-        yield Finding(_fields("warmup_steps", "steps"), message)
+        yield Finding.at("train.warmup_steps train.steps", message)
 
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
@@ -113,26 +111,21 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
         shares, micro_batch = train.data_parallel(world_size), train.fixed_micro_batch or 1
         batch_size.accumulation(train.global_batch, micro_batch, shares, train.ranks_per_sample)
     except batch_size.IndivisibleError as error:
-        places = (*_fields("micro_batch", "global_batch"), *_RANKS)
-        yield Finding(places if error.field == "micro_batch" else places[1:], error.message, error.hint)
-
-
-def _fields(*names: str) -> tuple[FieldPath, ...]:
-    return tuple(("train", name) for name in names)
+        places = "train.micro_batch " * (error.field == "micro_batch") + "train.global_batch slurm.nodes"
+        yield Finding.at(f"{places} slurm.gpus_per_node slurm.gres ranks_per_node", error.message, error.hint)
 
 
 def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
     """Require a GPU for each rank if this machine has any."""
     if config.container and config.container.runtime == "pyxis":
         hint = "use apptainer or charliecloud on this machine"
-        yield Finding((("container", "runtime"), ("executor",)), "pyxis is a plugin of Slurm", hint)
-    wanted = config.local.parallel * ranks
-    if gpus and wanted > gpus and config.env.get("DS_ACCELERATOR") != "cpu":
-        runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
-        places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
-        hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
-        message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
-        yield Finding(places if runs else places[::-1], message, hint)
+        yield Finding.at("container.runtime executor", "pyxis is a plugin of Slurm", hint)
+    parallel = config.local.parallel
+    if gpus and parallel * ranks > gpus and config.env.get("DS_ACCELERATOR") != "cpu":
+        places = "local.parallel ranks_per_node" if parallel > 1 else "ranks_per_node local.parallel"
+        runs = f" of {parallel} runs at the same time" if parallel > 1 else ""
+        message = f"{parallel * ranks} ranks{runs} need as many GPUs, this machine has {gpus}"
+        yield Finding.at(places, message, "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`")
 
 
 def _slurm(config: RunConfig) -> Iterator[Finding]:
@@ -140,12 +133,10 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
     for name, value in (slurm.model_extra or {}).items():
         if problem := option_problem(name, value):
             yield Finding((("slurm", name),), *problem, at_key=True)
-    if slurm.signal_delay_s >= slurm.time_min * 60:
+    if (delay_s := slurm.signal_delay_s) >= slurm.time_min * 60:
+        message = f"signal_delay_s {delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
         hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
-        message = (
-            f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
-        )
-        yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
+        yield Finding.at("slurm.signal_delay_s slurm.time", message, hint)
 
 
 def _gpus(config: RunConfig) -> Iterator[Finding]:
@@ -154,16 +145,15 @@ def _gpus(config: RunConfig) -> Iterator[Finding]:
     unread = unread_gres(slurm.gres) if slurm.gres else None
     if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
         hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
-        places: tuple[FieldPath, ...] = (("slurm", "gres"), ("slurm", "gpus_per_node"))
-        yield Finding(places, f"{unread} does not give a number of GPUs", hint)
+        yield Finding.at("slurm.gres slurm.gpus_per_node", f"{unread} does not give a number of GPUs", hint)
     elif slurm.gres is not None and not unread and "gpus_per_node" in slurm.model_fields_set:
-        yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+        yield Finding.at("slurm.gres", "is given together with gpus_per_node", "remove one of them")
     yield from _lanes(config)
     ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
     if slurm.gpus and ranks > slurm.gpus and config.command is None and shared:
-        places = (("ranks_per_node",), ("slurm", "gpus_per_run"), ("slurm", "gpus_per_node"), ("slurm", "gres"))
         message = f"{ranks} ranks need as many GPUs, a {'run' if slurm.gpus_per_run else 'node'} has {slurm.gpus}"
-        yield Finding(places, message, f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`")
+        hint = f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`"
+        yield Finding.at("ranks_per_node slurm.gpus_per_run slurm.gpus_per_node slurm.gres", message, hint)
 
 
 def _lanes(config: RunConfig) -> Iterator[Finding]:
@@ -171,20 +161,21 @@ def _lanes(config: RunConfig) -> Iterator[Finding]:
     slurm, own, on_node = config.slurm, config.slurm.gpus_per_run, config.slurm.node_gpus
     if not own:
         return
-    place: FieldPath = ("slurm", "gpus_per_run")
     if slurm.nodes > 1:
         message = f"shares a node between runs, but a run has {slurm.nodes} nodes"
-        yield Finding((place, ("slurm", "nodes")), message, "leave out gpus_per_run, or set slurm.nodes to 1")
+        yield Finding.at("slurm.gpus_per_run slurm.nodes", message, "leave out gpus_per_run, or set slurm.nodes to 1")
     if own > on_node or on_node % own:
-        divisors = ", ".join(str(n) for n in range(1, on_node + 1) if on_node % n == 0)
-        hint = f"use {divisors}" if on_node else "set slurm.gpus_per_node to the GPUs of a node"
-        yield Finding((place, ("slurm", "gpus_per_node")), f"{own} is no equal part of {on_node} GPUs per node", hint)
+        sizes = ", ".join(map(str, batch_size.divisors(on_node))) if on_node else ""
+        hint = f"use {sizes}" if on_node else "set slurm.gpus_per_node to the GPUs of a node"
+        message = f"{own} is no equal part of {on_node} GPUs per node"
+        yield Finding.at("slurm.gpus_per_run slurm.gpus_per_node", message, hint)
     if slurm.cpus_per_task and slurm.cpus_per_task < slurm.lanes:
         message = f"{slurm.cpus_per_task} CPUs are too few for {slurm.lanes} runs that share a node"
-        yield Finding((("slurm", "cpus_per_task"), place), message, "ask for the CPUs of all of them")
+        yield Finding.at("slurm.cpus_per_task slurm.gpus_per_run", message, "ask for the CPUs of all of them")
     if config.container and config.container.runtime == "pyxis":
         message = "cannot share a node's GPUs with pyxis, whose containers see all GPUs of the job"
-        yield Finding((place, ("container", "runtime")), message, "use apptainer, or leave out gpus_per_run")
+        hint = "use apptainer, or leave out gpus_per_run"
+        yield Finding.at("slurm.gpus_per_run container.runtime", message, hint)
 
 
 # The model and its tokenizer, without loading either
@@ -204,39 +195,34 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
     elif train.model is not None:
         if not isinstance(train.model.get("model_type"), str):
             hint = "write the type of the model (gpt2, llama) beside its sizes"
-            yield Finding((("train", "model", "model_type"), ("train", "model")), "model_type is required", hint)
+            yield Finding.at("train.model.model_type train.model", "model_type is required", hint)
         vocabulary = train.model.get("vocab_size")
         if train.tokenizer == BYTES and isinstance(vocabulary, int) and vocabulary < BYTES_VOCABULARY:
             message = f"vocab_size {vocabulary} is less than the {BYTES_VOCABULARY} tokens of `{BYTES}`"
-            yield Finding((("train", "model", "vocab_size"),), message, "leave it out: it follows from the tokenizer")
+            yield Finding.at("train.model.vocab_size", message, "leave it out: it follows from the tokenizer")
         if train.tokenizer is None:
             hint = "name it (`gpt2`, or a folder), or `bytes` for a token per byte"
-            yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
+            yield Finding.at("train.tokenizer train", "tokenizer is required: the model has none", hint)
         if train.pretrained:
             hint = "name the model that has them, or leave pretrained out"
-            yield Finding((("train", "pretrained"),), "a configuration has no published weights", hint)
+            yield Finding.at("train.pretrained", "a configuration has no published weights", hint)
     names = {"model": train.model, "tokenizer": train.tokenizer, "dataset": train.dataset and train.dataset.path}
     for field, text in names.items():
         if isinstance(text, str) and not Path(text).is_absolute() and not _REPOSITORY.fullmatch(text):
-            place = ("train", field)
-            yield Finding(((*place, "path"), place) if field == "dataset" else (place,), *_nameless(text))
+            yield Finding.at(f"train.{field}.path " * (field == "dataset") + f"train.{field}", *_nameless(text))
 
 
 def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
-    """Find splits that local data does not have: the training would fail, or read all of a file."""
+    """Find a split of a local file, which has none: all of it would be read."""
     for field, place in (("split", dataset.path), ("eval_split", dataset.eval_path or dataset.path)):
-        split, path, at = getattr(dataset, field), Path(place), (("train", "dataset", field),)
-        if not (split and path.is_absolute() and path.exists()):
-            continue  # of the hub, or on another machine
-        begin, bracket, _ = split.partition("[")
-        if bracket and not _SLICE.fullmatch(split):
-            yield Finding(at, f"{split} is not a slice", "write train[:20%], train[100:] or train[10%:50%]")
-        elif path.is_file():
-            if not bracket:
-                hint = "name a folder, another file, or a slice of this one (train[:80%])"
-                yield Finding(at, f"{path.name} is a file, which has no splits", hint)
-        elif not any(file.relative_to(path).as_posix().startswith(begin) for file in path.rglob("*")):
-            yield Finding(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
+        if (
+            (split := getattr(dataset, field))
+            and "[" not in split
+            and Path(place).is_absolute()
+            and Path(place).is_file()
+        ):
+            hint = "name a folder, another file, or a slice of this one (train[:80%])"
+            yield Finding.at(f"train.dataset.{field}", f"{Path(place).name} is a file, which has no splits", hint)
 
 
 def _nameless(text: str) -> tuple[str, str]:
@@ -249,14 +235,14 @@ def _nameless(text: str) -> tuple[str, str]:
 
 
 def _model_name(name: str, train: TrainConfig) -> Iterator[Finding]:
-    place, folder, hint = ("train", "model"), Path(name), "name the folder that save_pretrained() of the model writes"
+    folder, hint = Path(name), "name the folder that save_pretrained() of the model writes"
     if (meant := misspelt_name(name)) is not None:
-        yield Finding((place,), f"there is no model {name}", f'did you mean "{meant}"?')
+        yield Finding.at("train.model", f"there is no model {name}", f'did you mean "{meant}"?')
     elif folder.is_dir() and not (folder / "config.json").exists():
-        yield Finding((place,), f"the folder has no config.json: {name}", hint)
+        yield Finding.at("train.model", f"the folder has no config.json: {name}", hint)
     elif folder.is_absolute() and folder.is_file():
-        yield Finding((place,), f"is not a folder: {name}", hint)
+        yield Finding.at("train.model", f"is not a folder: {name}", hint)
     shape = find_shape(name)
     if shape is not None and train.seq_len > (positions := positions_of(shape)):
         message = f"seq_len {train.seq_len} is more than the {positions} positions of {name}"
-        yield Finding((("train", "seq_len"), place), message, f"use at most {positions}")
+        yield Finding.at("train.seq_len train.model", message, f"use at most {positions}")

@@ -50,7 +50,6 @@ def test_what_the_built_in_training_cannot_serve_is_refused_where_it_stands(
 @pytest.mark.parametrize(
     ("train", "deepspeed"),
     [
-        ({"precision": "fp32"}, {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}),
         ({"precision": "fp32"}, {"torch_autocast": {"enabled": False}}),
         ({"zero_stage": 1}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
