@@ -16,7 +16,7 @@ from dscampaign.jobs.shared.placeholders import AT_LAUNCH
 from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
 from .model import Spec
-from .sbatch_options import MOST_POINTS, Draft, count, name_from, number_at_end, options_of, take_container, take_option
+from .sbatch_options import MOST_POINTS, Draft, count, name_from, options_of, take_container, take_option
 from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, redirection_of, statements, words_of
 from .slurm_section import SlurmConfig
 from .texts import findings as secrets_in
@@ -53,11 +53,6 @@ _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
     r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)", re.DOTALL
-)
-_COUNT: Final = re.compile(
-    r"for\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;[^;<]*<(?P<with>=?)\s*(?P<end>[^;]+?)\s*;[^;)]*\+\+[^;)]*\)\)"
-    r"\s*(?:;|\n)?\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)",
-    re.DOTALL,
 )
 _DEFAULT: Final = re.compile(
     r"""if\s+\[+\s+(?:-z\s+)?"?\$\{?(?P<name>\w+)\}?"?(?:\s+==?\s+"")?\s+\]+\s*;?\s*then\b"""
@@ -151,7 +146,7 @@ def _take_block(draft: Draft, statement: Statement) -> None:
         _take_all(draft, list(statements(default["body"], statement.line)))
         draft.taken.append(statement.place)
         return
-    loop = _FOR.fullmatch(statement.text) or _COUNT.fullmatch(statement.text)
+    loop = _FOR.fullmatch(statement.text)
     if loop:
         trial, values = deepcopy(draft), _values_of(draft, loop)
         if values:
@@ -173,9 +168,6 @@ def _take_block(draft: Draft, statement: Statement) -> None:
 
 def _values_of(draft: Draft, loop: re.Match[str]) -> list[str]:
     """Return the values of a loop's variable; none if only a shell finds them."""
-    if "words" not in loop.re.groupindex:
-        end = number_at_end(draft.variables.filled(loop["end"])) + bool(loop["with"])
-        return [str(number) for number in range(int(loop["first"]), min(end, MOST_POINTS))]
     spans = (
         _RANGE.sub(lambda m: " ".join(map(str, range(int(m[1] or m[3]), int(m[2] or m[4]) + 1)[:MOST_POINTS])), word)
         for word in WORD.findall(draft.variables.filled(loop["words"]))
