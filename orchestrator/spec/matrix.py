@@ -105,13 +105,14 @@ def points(
     return [] if silent else result, findings
 
 
+@cache
 def field_path(key: str) -> Path | None:
     """Return the field of a key of the matrix: a dotted path, or its last part if only one field ends so."""
     path = tuple(key.split("."))
-    if _is_field(path):
+    if any(path[: len(prefix)] == prefix for prefix in _OPEN) or (path[0] == "slurm" and len(path) == 2):
         return path
-    ends = _leaves().get(key.replace("-", "_"), ())
-    return ends[0] if len(ends) == 1 else None
+    paths = _fields().get(key.replace("-", "_"), ())
+    return paths[0] if len(paths) == 1 else None
 
 
 def axis_of(path: Path, matrix: Any) -> str | None:
@@ -268,11 +269,11 @@ def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath])
         elif field_path(key) is None and fields_ending_in(key):
             yield Finding((key_place,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
-            path = field_path(meant(key, _names()) or "")
+            path = field_path(meant(key, _fields()) or "")
             places = (key_place, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
-            yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
+            yield Finding(places, unknown, hint_for(key, _fields(), hint), at_key=True)
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
@@ -288,45 +289,31 @@ def near_field(key: str) -> str:
     """Return a hint that names the field that a misspelt key may mean, or the fields that end with it."""
     if ends := fields_ending_in(key):
         return f"write {' or '.join(ends)}"
-    return hint_for(key, _names(), "write the dotted path of a field: train.lr")
+    return hint_for(key, _fields(), "write the dotted path of a field: train.lr")
 
 
 def fields_ending_in(key: str) -> list[str]:
     """Return the fields that a key is the last part of, if they are several."""
-    ends = _leaves().get(key.replace("-", "_"), ())
+    ends = _fields().get(key.replace("-", "_"), ())
     return [".".join(path) for path in ends] if len(ends) > 1 else []
 
 
-def _names() -> list[str]:
-    return [*_leaves(), *(".".join(path) for paths in _leaves().values() for path in paths)]
-
-
-def _is_field(path: Path) -> bool:
-    if any(path[: len(prefix)] == prefix for prefix in _OPEN):
-        return True
-    if path[0] in _SECTIONS and len(path) <= 2:
-        model = _SECTIONS[path[0]]
-        return len(path) == 1 or path[1].replace("-", "_") in model.model_fields or model is SlurmConfig
-    return len(path) == 1 and path[0] in RunConfig.model_fields and path[0] not in _FIXED
-
-
 @cache
-def _leaves() -> dict[str, tuple[Path, ...]]:
-    leaves: dict[str, tuple[Path, ...]] = {}
+def _fields() -> Mapping[str, tuple[Path, ...]]:
+    """Return the fields of a run that can vary, by their dotted paths, and by their last parts unless of the top."""
+    fields: dict[str, tuple[Path, ...]] = {name: ((name,),) for name in RunConfig.model_fields if name not in _FIXED}
     for section, model in _SECTIONS.items():
         for name in model.model_fields:
-            leaves[name] = (*leaves.get(name, ()), (section, name))
-    return leaves
+            fields[f"{section}.{name}"] = ((section, name),)
+            if name not in RunConfig.model_fields:
+                fields[name] = (*fields.get(name, ()), (section, name))
+    return fields
 
 
 def axis_fields() -> dict[str, tuple[type[BaseModel], str]]:
     """Return the keys that a matrix takes for the fields of a run, each with the section and the name of its field."""
-    tops: dict[str, tuple[type[BaseModel], str]] = {
-        name: (RunConfig, name) for name in RunConfig.model_fields if name not in _FIXED
-    }
-    paths = {".".join(path): path for paths in _leaves().values() for path in paths}
-    short = {name: paths[0] for name, paths in _leaves().items() if len(paths) == 1 and name not in tops}
-    return tops | {key: (_SECTIONS[section], name) for key, (section, name) in {**short, **paths}.items()}
+    paths = {key: paths[0] for key, paths in _fields().items() if len(paths) == 1}
+    return {key: (_SECTIONS[path[0]] if path[1:] else RunConfig, path[-1]) for key, path in paths.items()}
 
 
 # Names of runs: short, readable, safe as a folder's name, and the same when the matrix grows
