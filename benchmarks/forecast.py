@@ -82,7 +82,7 @@ def replay(path: Path, folder: Path) -> list[Errors]:
 def _errors(store: Store, run: Row[tuple[object, ...]]) -> Errors:
     lasted_s = run.ended_s - run.started_s
     with _as_of(store, run.started_s) as conn:
-        params, config = campaigns.unsettled_runs(conn, run.campaign_id)[run.run_id]
+        params, config = (campaigns.unsettled(conn, run.campaign_id, name)[run.run_id] for name in ("params", "config"))
         before = read_history(conn, run.campaign_id).forecast(params, lambda: config, run.target_step)
     with _as_of(store, run.quarter_s) as conn:
         left = time_left(conn, run.campaign_id, queries.status(conn, run.campaign_id), run.quarter_s)

@@ -242,9 +242,8 @@ def completed_elsewhere(conn: Connection, campaign_id: int | None) -> list[tuple
     return [(row[0], row[1]) for row in conn.execute(query.order_by(run.id.desc()).limit(_MOST_ELSEWHERE))]
 
 
-def unsettled_runs(conn: Connection, campaign_id: int) -> dict[int, tuple[dict[str, Any], Mapping[str, Any]]]:
-    """Return parameters and configuration of the runs of a campaign that are not settled, by id."""
+def unsettled(conn: Connection, campaign_id: int, column: str) -> dict[int, Mapping[str, Any]]:
+    """Return the `params` or `config` of the runs of a campaign that are not settled, by id."""
     run = schema.run.c
-    query = select(run.id, run.params, run.config).where(run.campaign_id == campaign_id)
-    rows = conn.execute(query.where(run.state.in_(list(UNSETTLED_RUN))))
-    return {row[0]: (row[1], row[2]) for row in rows}
+    query = select(run.id, run[column]).where(run.campaign_id == campaign_id, run.state.in_(list(UNSETTLED_RUN)))
+    return {row[0]: row[1] for row in conn.execute(query)}

@@ -11,9 +11,9 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -48,7 +48,9 @@ class Basis(StrEnum):
     NEAREST = "nearest_conditions"
 
 
-_ALL: Final = "all"
+_Point = tuple[tuple[str, str], ...]
+"""The axes of a point with their values as JSON."""
+_ENCODED: Final = json.JSONEncoder(sort_keys=True, default=str).encode
 _BY_LEVEL: Final = (Basis.REPEATS, Basis.REPEATS, Basis.NEAREST, Basis.NEAREST)
 
 
@@ -96,15 +98,12 @@ class History:
     """
 
     def __init__(self, paces: Iterable[Pace], earlier: Callable[[], Mapping[str, Sequence[Pace]]] = dict) -> None:
-        self._alike: dict[str, list[_Measured]] = defaultdict(list)
         self._read_earlier = earlier
-        self._known: dict[tuple[str, int | None], Forecast | None] = {}
+        self._known: dict[tuple[_Point, int | None], Forecast | None] = {}
         self.paces = {pace.run_id: pace for pace in paces}
-        for pace in self.paces.values():
-            measured = _Measured.of(pace)
-            if measured.step_s is not None or measured.whole_s is not None:
-                for key in {key for level in _levels(pace.params) for key in level}:
-                    self._alike[key].append(measured)
+        runs = ((_point(pace.params), _Measured.of(pace)) for pace in self.paces.values())
+        self._runs = [(point, run) for point, run in runs if run.step_s is not None or run.whole_s is not None]
+        self._by_level: dict[int, dict[Any, list[_Measured]]] = {}
 
     @cached_property
     def _earlier(self) -> dict[str, list[_Measured]]:
@@ -114,11 +113,11 @@ class History:
         self, params: Mapping[str, Any], config: Callable[[], Mapping[str, Any]], steps: int | None
     ) -> Forecast | None:
         """Return the likely duration of a run with so many `steps` (None: only the script knows them), or None."""
-        if not (self._alike or self._earlier):
+        if not (self._runs or self._earlier):
             return None
-        key = _key(params), steps
+        key = _point(params), steps
         if key not in self._known:
-            groups = ([run for each in level for run in self._alike.get(each, ())] for level in _levels(params))
+            groups = (self._alike(key[0], level) for level in range(len(_LEVELS)))
             found = (self._of(runs, steps, basis) for runs, basis in zip(groups, _BY_LEVEL, strict=True))
             first = next(found) or next(found)
             if first is None and self._earlier:
@@ -126,9 +125,17 @@ class History:
             self._known[key] = first or next(found) or next(found)
         return self._known[key]
 
+    def _alike(self, point: _Point, level: int) -> list[_Measured]:
+        if level not in self._by_level:  # most forecasts need only the first
+            groups = self._by_level[level] = defaultdict(list)
+            for other, run in self._runs:
+                for key in _LEVELS[level](other):
+                    groups[key].append(run)
+        return [run for key in _LEVELS[level](point) for run in self._by_level[level].get(key, ())]
+
     @cached_property
     def _end_s(self) -> float:
-        ends_s = [run.end_s for run in self._alike.get(_ALL, ()) if run.end_s is not None]
+        ends_s = [run.end_s for _, run in self._runs if run.end_s is not None]
         return statistics.median(ends_s) if ends_s else 0.0
 
     def _of(self, runs: Sequence[_Measured], steps: int | None, basis: Basis) -> Forecast | None:
@@ -143,17 +150,21 @@ class History:
         return Forecast(max(0.0, statistics.median(times_s)) + end_s, basis, end_s)
 
 
-def _levels(params: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield keys that like runs share: the same point, the same speed, another value on one axis, the same campaign."""
-    speed = {name: value for name, value in params.items() if name not in _NO_MATTER}
-    yield [_key(params)]
-    yield [f"speed {_key(speed)}"]
-    yield [f"but {name} {_key({**speed, name: None})}" for name in speed]
-    yield [_ALL]
+def _point(params: Mapping[str, Any]) -> _Point:
+    return tuple(sorted((name, _ENCODED(value)) for name, value in params.items()))
 
 
-def _key(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, sort_keys=True, default=str)
+def _speed(point: _Point) -> _Point:
+    return tuple(axis for axis in point if axis[0] not in _NO_MATTER)
+
+
+_LEVELS: Final[tuple[Callable[[_Point], list[Any]], ...]] = (
+    lambda point: [point],
+    lambda point: [_speed(point)],
+    lambda point: [(one[0], *(axis for axis in _speed(point) if axis != one)) for one in _speed(point)],
+    lambda _: [()],
+)
+"""The keys that like runs share: the same point, the same speed, another value on one axis, the same campaign."""
 
 
 def work_of(config: Mapping[str, Any]) -> str:
@@ -209,11 +220,12 @@ def time_left(conn: Connection, campaign_id: int, rows: Sequence[RunStatus], now
     """Forecast the end of a campaign from its store."""
     if not any(row.state is RunState.RUNNING for row in rows):
         return UNKNOWN
-    history, unsettled = read_history(conn, campaign_id), campaigns.unsettled_runs(conn, campaign_id)
+    history, params = read_history(conn, campaign_id), campaigns.unsettled(conn, campaign_id, "params")
+    configs = cache(lambda: campaigns.unsettled(conn, campaign_id, "config"))  # large, and only for earlier campaigns
 
     def forecast(row: RunStatus, steps: int | None) -> Forecast | None:
-        run = unsettled.get(row.run_id)
-        return history.forecast(run[0], lambda: run[1], steps) if run else None
+        own = params.get(row.run_id)
+        return None if own is None else history.forecast(own, lambda: configs()[row.run_id], steps)
 
     left: dict[int, float] = {}
     for row in rows:
