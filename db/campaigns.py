@@ -67,10 +67,7 @@ def run_counts(conn: Connection, campaign_id: int) -> dict[tuple[RunState, str |
 
 
 def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
-    """Return for how long an unended attempt has run by now, by the store's clock.
-
-    Its node's clock may be days off: it never began before it was recorded, nor later than now.
-    """
+    """Return how long an unended attempt has run by the store's clock, at most since it was recorded."""
     return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
 
 
@@ -136,10 +133,7 @@ class MetricsSource(NamedTuple):
 
 
 def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSource]:
-    """Return, by run id, the source of the metrics of its newest attempt with any, unless the script reports them.
-
-    A running attempt that has no metrics yet counts, too.
-    """
+    """Return, by run id, the source of the metrics of its newest attempt with any, unless the script reports them."""
     event, attempt = schema.events.c, schema.attempt.c
     query = select(event.attempt_id, event.message, event.data["source"].as_string())
     sources: dict[int, MetricsSource] = {}

@@ -67,10 +67,7 @@ def sqlite_file(text: str, folder: Path) -> Path | None:
 
 
 def without_password(url: URL) -> str:
-    """Return the address without any secret, fit for logs, job scripts and payloads.
-
-    The password then comes from ~/.pgpass. Only options that are known to hold no secret are kept.
-    """
+    """Return the address without any secret: only options that are known to hold none are kept."""
     secret = [name for name in url.query if name not in _HARMLESS_OPTIONS]
     plain = url.set(drivername=url.get_backend_name())  # as it is typed: which driver it is, nobody needs to know
     return plain._replace(password=None).difference_update_query(secret).render_as_string(hide_password=False)

@@ -123,7 +123,7 @@ def refused_for_now(error: BaseException | None, driver: Any) -> bool:
 def lacks_grant(error: BaseException | None) -> bool:
     """Return whether PostgreSQL keeps the login from a table or a column, whichever the row.
 
-    A policy of a row, and a trigger of roles.sql, have the same SQLSTATE; texts are in the server's language.
+    Policies of a row have the same SQLSTATE, and texts are in the server's language.
     """
     said_by = getattr(getattr(error, "diag", None), "source_function", None) or ""
     return _sqlstate(error) == "42501" and said_by.startswith("aclcheck_error")
@@ -135,10 +135,7 @@ def lacks_table(error: BaseException | None) -> bool:
 
 
 def what_next(message: str, folder: Path | None = None) -> str:
-    """Return the remedy for a database that did not answer: to try again helps only if its address is right.
-
-    A `disk I/O error` of SQLite's file in ``folder`` may be a full disk: it found no room for its log.
-    """
+    """Return the remedy for a database that did not answer; a `disk I/O error` in ``folder`` may be a full disk."""
     if folder is not None and "disk I/O error" in message:
         with suppress(OSError):
             if shutil.disk_usage(folder).free < _FULL_BYTES:

@@ -1,7 +1,4 @@
-"""The use of GPUs by an attempt, and joules per token. The database does the arithmetic.
-
-Energy is the growth of each GPU's counter, never power times time. Between two samples it grows evenly.
-"""
+"""The use of GPUs by an attempt, and joules per token, by the growth of each GPU's energy counter between samples."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ class _Counter(NamedTuple):
 
 
 def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> AttemptGpus | None:
-    """Return the use of GPUs by an attempt, None without samples; of a thinned attempt, as it was before.
-
-    `timed`: also their use after the warm-up.
-    """
+    """Return the use of GPUs by an attempt, None without samples; `timed`: also their use after the warm-up."""
     evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
     if recorded := thinning_of(evidence or {}).get("gpus"):
         return _read(recorded)
@@ -69,10 +63,7 @@ def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> A
 
 
 def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
-    """Return the use of GPUs by each sampled attempt with the run's present configuration, oldest first.
-
-    ``gpu_records.j_per_token`` of these is the cost of a token; ``timed`` of each is the use after the warm-up.
-    """
+    """Return the use of GPUs, also after the warm-up, by each sampled attempt of the run's present configuration."""
     query = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id).order_by(attempt.c.generation)
     by_attempt = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
     return [used for used in by_attempt if used is not None]

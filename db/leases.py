@@ -15,10 +15,7 @@ from .store import insert_into, now_s
 
 
 def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int | None:
-    """Take a lease, or renew one's own; return its epoch, None while another holder has it.
-
-    `holder` is unique to the process, so that no other can renew it by accident. The epoch stays at each renewal.
-    """
+    """Take a lease, or renew one's own, which keeps its epoch; return the epoch, None while another holder has it."""
     now = now_s(conn)
     new = insert_into(conn, lease).values(name=name, holder=holder, epoch=1, expires_s=now + ttl_s)
     mine = lease.c.holder == new.excluded.holder
@@ -47,10 +44,7 @@ def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
 
 
 def report_pass(conn: Connection, name: str, looked_s: float | None, *, heard: bool, trouble: str) -> None:
-    """Record the result of a pass, in a transaction that has renewed the lease: see `Lease`.
-
-    `looked_s` is when it asked the executor for jobs, None if it did not; `heard`, whether the executor answered.
-    """
+    """Record the result of a pass: see `Lease`. `looked_s`: when it asked for jobs, None if it did not."""
     times = {} if looked_s is None else {"asked_s": looked_s, **({"heard_s": looked_s} if heard else {})}
     conn.execute(update(lease).where(lease.c.name == name).values(trouble=trouble, **times))
 

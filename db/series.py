@@ -55,10 +55,7 @@ class Series:
 
 
 def run_series(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None = None) -> Series:
-    """Read the steps of a run that were made with its present configuration.
-
-    `present` are id and generation of the attempts with that configuration, if the caller knows them.
-    """
+    """Read the steps of a run's present configuration, whose attempts (id, generation) may be known as `present`."""
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
     masks: dict[int, int] = {}
     newest: dict[int, int] = {}
@@ -183,7 +180,7 @@ def final_losses(conn: Connection, campaign_id: int) -> dict[int, float]:
 
 
 def final_speeds(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return `tokens_per_s` and `mfu` of completed runs, by id, as reported by the newest attempt for all its steps.
+    """Return `tokens_per_s` and `mfu` of completed runs, by id, as the newest attempt reported them for all its steps.
 
     Of `run_ids` without a report, they are the medians of the last half of its lines.
     """
@@ -209,10 +206,7 @@ def final_speeds(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> 
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:
-    """Return the highest value of a script's own figure among each run's attempts, by run id.
-
-    Meant for counts that an attempt continues from the one before. Runs without a value are left out.
-    """
+    """Return the highest value of a script's own figure, by run id: for counts that the next attempt continues."""
     query = select(run.c.id, func.max(metric_extra.c.value)).join(attempt, attempt.c.id == metric_extra.c.attempt_id)
     query = query.join(run, PRESENT)
     rows = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))

@@ -148,7 +148,7 @@ def _below(
             continue
         if stat.S_ISDIR(info.st_mode):
             with suppress(FileNotFoundError), _opened(name, folder) as inner:
-                yield from _below(inner, mount, place, within, _all if whole else part_of, at[1:])
+                yield from _below(inner, mount, place, within, (lambda _: Part.TREE) if whole else part_of, at[1:])
         yield Place(place, part, info, folder)
 
 
@@ -170,10 +170,6 @@ def _doubt(folder: int, name: str, info: os.stat_result, mount: tuple[int, int],
         return "" if _mount(descriptor) == mount else "something is mounted there"
     finally:
         os.close(descriptor)
-
-
-def _all(parts: tuple[str, ...]) -> Part:  # noqa: ARG001
-    return Part.TREE
 
 
 @contextmanager

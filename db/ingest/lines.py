@@ -149,7 +149,11 @@ def _plain(block: bytes) -> list[dict[str, float]] | None:
     if "event" in names or not all(map(_is_name, names)):
         return None
     flat = set(map(type, chain.from_iterable(map(dict.values, rows)))) == {float}
-    return rows if flat and all(map(_has_step, rows)) and all(map(_has_no_wrong_time, rows)) else None
+    return (
+        rows
+        if flat and all(map(_has_step, rows)) and all(0 <= row.get("ts", 0.0) <= MAX_TIME_S for row in rows)
+        else None
+    )
 
 
 def _take(line: bytes, batch: MetricBatch) -> str | None:
@@ -180,10 +184,6 @@ def _has_step(row: dict[str, Any]) -> bool:
     return type(step) is float and step.is_integer() and 0 <= step <= MAX_WHOLE
 
 
-def _has_no_wrong_time(row: dict[str, float]) -> bool:
-    return 0 <= row.get("ts", 0.0) <= MAX_TIME_S
-
-
 @lru_cache(maxsize=4096)
 def _is_name(name: str) -> bool:
     return 0 < len(name) <= _MAX_NAME and name.isprintable()
@@ -211,11 +211,7 @@ class StepOrder:
     _marks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, row: Mapping[str, float]) -> bool:
-        """Return whether a line counts.
-
-        A line may add to an earlier step, as an evaluation does, with values that were not reported there and later. A
-        single line that was ahead proves nothing.
-        """
+        """Return whether a line counts; it may add values to an earlier step that were not reported there and later."""
         step = int(row["step"])
         if self.target is not None and step > highest_step(self.target):
             self.found.setdefault(STEPS_BEYOND, {"step": step, "target": self.target})

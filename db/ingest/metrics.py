@@ -22,7 +22,7 @@ from dscampaign.db.records import (
 )
 from dscampaign.db.storable import MAX_INT, MAX_WHOLE, is_whole
 
-from .lines import MetricBatch, SpoolEvent, StepOrder, highest_step, parse
+from .lines import MetricBatch, StepOrder, highest_step, parse
 from .reader import read_on
 from .spool import MAX_BYTES, Source, Spool
 from .upsert import insert_extras, insert_steps, upsert_latest
@@ -113,7 +113,8 @@ class MetricSpool(Spool[_Part]):
         last, target = conn.execute(query.where(attempt.id == self.attempt_id)).one()
         batch.begins = last is None
         if target is None:
-            target = next((event.data["steps"] for event in batch.events if _counts_steps(event)), None)
+            told = (event.data.get("steps") for event in batch.events if event.name == "target")
+            target = next((steps for steps in told if is_whole(steps, 1)), None)
         steps = [row["step"] for row in batch.rows]
         goes_on = (
             last is None
@@ -169,10 +170,6 @@ def _compare_with_checkpoints(conn: Connection, source: Source, first: int) -> N
             f" the script did not resume from it, and makes {newest - first + 1:,} steps again"
         )
         source.tell(conn, STEPS_REPEATED, message, {"step": first, "checkpoint": newest})
-
-
-def _counts_steps(event: SpoolEvent) -> bool:
-    return event.name == "target" and is_whole(event.data.get("steps"), 1)
 
 
 def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:

@@ -156,10 +156,7 @@ def ingest(
 def drain(
     store: Store, spool: Spool[Any], source: Source | None, renew_lease: Callable[[], None], stretches: float = inf
 ) -> bool:
-    """Take all new lines of a spool, or leave the rest to another caller who is at it; return whether some were left.
-
-    Arguments are those of `attempt.drain_attempt`; raises as `ingest`.
-    """
+    """Take new lines of a spool, arguments as of `drain_attempt`; return whether some were left."""
     renew_lease()
     stretch = read_on(spool.path, 0, 0)
     left = stretch is not None and (source is None or stretch.size != source.offset)

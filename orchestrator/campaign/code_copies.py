@@ -52,25 +52,17 @@ class CodeCopies:
         """Return the code of a run. Raises UserError if it cannot be copied, or others may write it."""
         if config.command is None:
             return Code("")
-        if config.code == "live":
-            self._require_trust(config)
-            return Code(LIVE)
-        module = config.command[0] == "-m"
+        live, module = config.code == "live", config.command[0] == "-m"
         key = tuple(config.command[: 2 if module else 1])
-        if key not in self._known:
-            script = self.workdir if module else Path(self.workdir, config.command[0])
-            if not script.exists():
-                return Code(LIVE, why=f"{script} cannot be read from this machine")
-            self._require_trust(config)
-            self._known[key] = self._code(script if module else script.parent, None if module else script, config)
-        return self._known[key]
-
-    def _require_trust(self, config: RunConfig) -> None:
-        """Make sure that nobody else can write the script, or the folder that holds a module."""
-        assert config.command is not None
-        script = self.workdir if config.command[0] == "-m" else Path(self.workdir, config.command[0])
+        if not live and key in self._known:
+            return self._known[key]
+        script = self.workdir if module else Path(self.workdir, config.command[0])
         if script.exists():
             _refuse(distrust(script))
+        if live or not script.exists():
+            return Code(LIVE, why="" if live else f"{script} cannot be read from this machine")
+        code = self._code(script if module else script.parent, None if module else script, config)
+        return self._known.setdefault(key, code)
 
     @property
     def seen(self) -> tuple[Code, ...]:

@@ -195,10 +195,7 @@ def _require_usable(submission: Submission, store: Store | None, campaign: Campa
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Mark these runs, or all, as cancelled; return those that are still to end, also if they were marked before.
-
-    A failed run is marked too: a larger budget, or another measurement of memory, would have it tried again.
-    """
+    """Mark these runs, or all, as cancelled, also failed ones; return those that are still to end."""
     with store.write() as conn:
         cancellation = cancellation_of(_chosen(conn, campaign, names))
         everything = (*cancellation.ending, *cancellation.given_up, *cancellation.left)
@@ -223,8 +220,7 @@ def what_retries(
 ) -> Retry:
     """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
 
-    Of all, runs that the spec no longer names or that the screening left out stay; without `unnamed`, the former stay
-    in any case.
+    Of all, and without `unnamed`, runs that the spec no longer names stay.
     """
     with store.read() as conn:
         return _what_retries(conn, campaign, names, cancelled=cancelled, unnamed=unnamed)

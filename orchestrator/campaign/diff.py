@@ -1,7 +1,4 @@
-"""Compares a spec's runs with the stored ones: new, kept, changed or removed. Pure.
-
-The hash of its experiment identifies a run, so it keeps its name and its results when the matrix grows around it.
-"""
+"""Compares a spec's runs with the stored ones, by the hash of their experiment: new, kept, changed or removed. Pure."""
 
 from __future__ import annotations
 
@@ -46,11 +43,8 @@ class SpecDiff:
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
     """Compare the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.
 
-    A run that is given more steps is kept, even with another digest, if its last checkpoint is also one of the longer
-    run: then it goes on from there.
-
-    Raises UserError if a run that has started or finished would become another experiment under the same name, or one
-    with a checkpoint would resume on another number of ranks.
+    A run with more steps is kept, even with another digest, if it can go on from its last checkpoint. Raises UserError
+    if a run that has begun would become another experiment, or one with a checkpoint would resume on other ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
     matches = {run.config_hash: by_hash[run.config_hash] for run in runs if run.config_hash in by_hash}
@@ -128,8 +122,7 @@ def _longer_now(row: RunRow, run: Run) -> RunRow:
 def as_kept(row: RunRow, run: Run) -> RunRow:
     """Return the row of a stored run that the spec still names, as submitting the spec leaves it.
 
-    Its configuration is that of the spec, unless it has completed. Then it is the one that its results were measured
-    with; only the number of checkpoints that stay may change.
+    A completed run keeps the configuration of its results; only the number of checkpoints that stay may change.
     """
     row = _longer_now(asked_again(accepted_again(desired_again(row), run), run), run)
     if unchanged(row, run):

@@ -51,10 +51,7 @@ class CampaignDetails:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """A run with its attempts and events, oldest first, and its checkpoints, newest first.
-
-    `memory`, which its ranks reported, and `gpus`, where they were sampled, are by attempt id.
-    """
+    """A run with attempts and events, oldest first, and checkpoints, newest first; memory and GPUs by attempt id."""
 
     campaign: CampaignRow
     status: CampaignStatus
@@ -205,7 +202,8 @@ def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
 
 def run_document(facts: RunDetails) -> dict[str, Any]:
     """Return a run with its attempts, checkpoints and events."""
-    present = [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
+    present = (row for row in facts.attempts if row.config_hash == facts.run.config_hash)
+    used = [row for row in present if row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)]
     return {
         "campaign": facts.campaign.name,
         "run_dir": str(facts.paths.dir),
@@ -215,7 +213,7 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
         **_activity_document(facts.now, facts.status),
         "latest": {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None,
         "forwarded": forwards_document(facts.events),
-        "gpus": energy_document(facts.gpus.get(row.id) for row in present if _used_gpus(row, facts)),
+        "gpus": energy_document(facts.gpus.get(row.id) for row in used),
         "attempts": [_attempt(row, facts) for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
         "events": [_event(event) for event in facts.events],
@@ -320,10 +318,6 @@ def _forwarded(by_tool: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 def _event(event: EventRow) -> dict[str, Any]:
     return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": dict(event.data)}
-
-
-def _used_gpus(row: AttemptRow, facts: RunDetails) -> bool:
-    return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
 
 
 def _is_number(value: Any) -> bool:

@@ -97,10 +97,7 @@ class Location:
 
 
 def locate(place: PlaceOptions, words: Sequence[StrPath | None] = ()) -> Location:
-    """Resolve options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
-
-    Raises UserError if the spec or a configuration file cannot be read.
-    """
+    """Resolve options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`."""
     names = tuple(os.fspath(word) for word in words if word)
     spec: dict[str, str | None] = {}
     path: Path | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import UNSETTLED_RUN
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
@@ -59,10 +59,11 @@ class Wanted:
             has = f"{noun}s 0 to {number - 1}" if number > 1 else f"{noun} 0 alone"
             raise UserError(f"{run.name} has no {noun} {rank}", f"it has {has}")
         paths = CampaignPaths(Path(campaign.dir), campaign.name)
+        job = f"{row.job_id}_*_log" if row.task is None else f"{row.job_id}_run{row.array_index}_log"
         return cls(
             attempt=paths.run(run.name).attempt(row.generation),
             batch=paths.batch(row.token),
-            job_logs=_job_logs(row),
+            job_logs=(f"{job}.err", f"{job}.out", f"{row.array_index or 0}.log"),
             rank=rank,
             launcher=launcher,
             over=row.ended_s is not None,
@@ -73,11 +74,6 @@ class Wanted:
     def ended(self) -> bool:
         """Whether nothing more will be written."""
         return self.over or self.attempt.outcome(0).exists()
-
-
-def _job_logs(row: AttemptRow) -> tuple[str, ...]:
-    job = f"{row.job_id}_*_log" if row.task is None else f"{row.job_id}_run{row.array_index}_log"
-    return f"{job}.err", f"{job}.out", f"{row.array_index or 0}.log"
 
 
 def newest_log(wanted: Wanted) -> Path:

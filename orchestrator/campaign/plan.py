@@ -335,7 +335,7 @@ def _decided(
     from dscampaign.orchestrator.reconcile.actions import Submit
     from dscampaign.orchestrator.reconcile.decide import decide
     from dscampaign.orchestrator.reconcile.loop import make_executor
-    from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+    from dscampaign.orchestrator.reconcile.observe import observe
     from dscampaign.orchestrator.reconcile.stored import read_store
 
     # as submitting the spec would leave it
@@ -352,6 +352,6 @@ def _decided(
     except Unreachable as exc:
         return {}, exc
     with answering_within(LOOK_S):
-        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, RunMetrics(store))
+        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, store)
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

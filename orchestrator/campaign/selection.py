@@ -111,16 +111,13 @@ class Cancellation:
     @property
     def text(self) -> str:
         """The effect as text: `cancelling 3 runs`, and the runs with less or no effect."""
-        nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
+        runs = [*self.given_up, *self.left]
+        why = f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no chosen run is queued or running"
+        nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {why}"
         lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
         lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
         lines += [f"unchanged: {_counted(self.left)}"] if self.left and self.ending else []
         return "\n".join(lines)
-
-    @property
-    def _settled(self) -> str:
-        runs = [*self.given_up, *self.left]
-        return f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no chosen run is queued or running"
 
 
 def cancellation_of(runs: Sequence[RunRow]) -> Cancellation:
@@ -222,10 +219,7 @@ def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
-    """Return the campaign of that name, or the only one.
-
-    Raises UserError if there is none, or no name for one of several. Its hint names a campaign with a run of that name.
-    """
+    """Return the campaign of that name, or the only one. Raises UserError, with a hint if it is the name of a run."""
     campaigns = _known(store)
     if name in campaigns:
         return campaigns[name]
@@ -272,10 +266,10 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 
 
 def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
-    """Resolve `[NAME] [RUN...]`: a campaign, and the names of the runs, none without a RUN.
+    """Resolve `[NAME] [RUN...]`: a campaign, and the names of the runs, none without a RUN. Raises UserError.
 
     A RUN is a name, the title of a condition, a pattern, the beginning of a name or title, a job or a job array. NAME
-    may be omitted if no other campaign has a run that matches. Raises UserError for no match, or for several.
+    may be omitted if no other campaign has a run that matches.
     """
     campaigns = _known(store)
     named = not words or words[0] in campaigns or not campaigns or _is_spec(words[0])

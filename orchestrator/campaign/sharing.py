@@ -124,16 +124,9 @@ def _require_alone(to_open: Sequence[Path], files: Sequence[Path]) -> None:
 def _is_campaign_s(place: Path) -> bool:
     if place.is_symlink():
         return False
-    return place.name == Beside.SETTINGS or (place / MARKER).is_file() or _is_closed_folder(place)
-
-
-def _is_closed_folder(place: Path) -> bool:
-    info = place.lstat()
-    return (
-        place.name in (BY_HAND, RECONCILER, Beside.DATA, Beside.CODE)
-        and stat.S_ISDIR(info.st_mode)
-        and not info.st_mode & 0o077
-    )
+    closed = place.name in (BY_HAND, RECONCILER, Beside.DATA, Beside.CODE) and place.is_dir()
+    closed = closed and not place.lstat().st_mode & 0o077
+    return closed or place.name == Beside.SETTINGS or (place / MARKER).is_file()
 
 
 def _is_private(folder: Path, gid: int) -> bool:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from dscampaign.db import campaigns, queries
 from dscampaign.db.campaigns import CampaignTotals, MetricsSource, campaign_totals
-from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
+from dscampaign.db.records import CampaignRow, Lease, RunStatus
 from dscampaign.db.series import final_losses, final_speeds
 from dscampaign.db.states import REMOVED, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
@@ -104,10 +104,7 @@ class CampaignStatus:
 
     @property
     def all_completed(self) -> bool:
-        """Whether every run completed that the user did not cancel and the screening did not leave out.
-
-        Trials of a search may fail, if others completed.
-        """
+        """Whether every run completed that was not cancelled or left out; trials may fail if others completed."""
         tried = any(run.stage is Stage.TRIAL and run.state is RunState.COMPLETED for run in self.runs)
         runs = [run for run in self.runs if run.stage is not Stage.TRIAL or not tried]
         return all(
@@ -181,10 +178,7 @@ def badness(state: str) -> int:
 
 
 def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FINAL) -> CampaignStatus:
-    """Return the status with the final loss and the speed of completed runs in place of those of their newest step.
-
-    With more runs than `most`, steps are not read: they get only the speeds that their scripts reported.
-    """
+    """Return the status with final losses and speeds of completed runs; beyond `most` runs, reported speeds alone."""
     few = len(status.runs) <= most
     with store.read() as conn:
         losses = final_losses(conn, status.campaign.id) if few else {}
@@ -238,13 +232,11 @@ def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -
 def _first_micro_batch(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> dict[int, int | None]:
     if all(row.generation <= 1 for row in rows):
         return {}
-    attempts = queries.attempts_by_run(conn, campaign_id)
-    return {run_id: _first_of_present(tried).micro_batch for run_id, tried in attempts.items()}
-
-
-def _first_of_present(tried: list[AttemptRow]) -> AttemptRow:
-    present = [attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash]
-    return next((attempt for attempt in present if attempt.micro_batch), present[0])
+    first: dict[int, int | None] = {}
+    for run_id, tried in queries.attempts_by_run(conn, campaign_id).items():
+        present = (attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash)
+        first[run_id] = next((attempt.micro_batch for attempt in present if attempt.micro_batch), None)
+    return first
 
 
 # -- all campaigns ----------------------------------------------------------------------------------------------------

@@ -65,10 +65,7 @@ def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
 
 
 def newest_begun(run: RunPaths) -> int:
-    """Return the highest generation of a run that may have begun, 0 for none.
-
-    The one that may write need not have: it may not have been submitted after all.
-    """
+    """Return the highest generation of a run that may have begun, 0 for none: the one that may write need not have."""
     current = (read_json(run.current) or {}).get("generation")
     numbers = (claim.parent.name[1:] for claim in run.dir.glob("g[0-9]*/claim"))
     claimed = max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -83,8 +80,8 @@ def revoked(token: str) -> str:
 def names_in(files: AttemptPaths) -> Collection[str] | None:
     """Return the names in an attempt's folder; None if it cannot be listed.
 
-    A network file system may answer from memory for minutes that a file is absent which was looked for before. To list
-    the folder asks the server, so a file is looked for only if it is listed.
+    A network file system may answer for minutes that a file which was looked for before is absent; a listing asks the
+    server.
     """
     try:
         return frozenset(entry.name for entry in os.scandir(files.dir))

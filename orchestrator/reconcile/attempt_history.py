@@ -87,7 +87,7 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
 def attempt_history(ended: Sequence[EndedAttempt], run: RunRow) -> list[EndedAttempt]:
     """Return the ended attempts that count for the next one, oldest first, up to the first success.
 
-    A store that was restored to an earlier state may learn of a success and then of an attempt that had followed it.
+    A restored store may learn of a success, and then of an attempt that had followed it.
     """
     counted = [attempt for attempt in ended if _counts(attempt, run)]
     successes = (place for place, attempt in enumerate(counted) if attempt.kind is FailureClass.COMPLETED)
@@ -125,10 +125,7 @@ def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
 
 
 def same_end_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
-    """Return the earlier attempt that the same error ended at the same place and step: the second witness of a mistake.
-
-    A node that is suspected is no witness against the script: it takes another.
-    """
+    """Return the earlier attempt of another node that the same error ended at the same place and step, if any."""
     last = history[-1]
     if not last.place:
         return None

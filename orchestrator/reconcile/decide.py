@@ -45,14 +45,14 @@ def decide(snapshot: Snapshot) -> list[Action]:
     everything = [*map(ended_attempt, snapshot.failed), *(end for item in observed for end in item.ended)]
     nodes = NodeEvidence.of(everything, snapshot.trained_on, snapshot.trained_with)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
-    closed, limit = gate(snapshot), max_active(snapshot)
+    closed, limit = _gate(snapshot), _max_active(snapshot)
     active = sum(1 for item in observed if item.history is None) + sum(1 for item in broken if item.attempt)
     active += snapshot.queue.length
     actions: list[Action] = [action for item in broken for action in _leave(item, snapshot)]
     for item in observed:
         planned = _planned(item, snapshot, nodes, context)
         submits = any(isinstance(action, Submit) for action in planned)
-        if submits and (held := closed or code_lost(item.view, snapshot)):
+        if submits and (held := closed or _code_lost(item.view, snapshot)):
             planned = [*item.found, *set_run(item.view, *held)]
         elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]
@@ -191,7 +191,7 @@ def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pa
 # -- limits of the campaign ------------------------------------------------------------------------------------
 
 
-def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
+def _gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
     """Return the state of runs that wait, and why the campaign may start no attempt now; None if it may."""
     if snapshot.storage:
         return RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}", None
@@ -204,14 +204,12 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
     return None
 
 
-def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
-    """Return the state of a run whose code is lost, and why; None if it can start."""
+def _code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
     reason = snapshot.damaged.get(code_of(view.run, view.config))
     hint = "a retry uses the present code"
     return (RunState.HELD, f"its copy of the code cannot be used: {reason}; {hint}") if reason else None
 
 
-def max_active(snapshot: Snapshot) -> int | None:
-    """Return how many attempts may be active at once; None for no limit."""
+def _max_active(snapshot: Snapshot) -> int | None:
     limits = (snapshot.capacity, snapshot.campaign.limits.get("running"))
     return min((limit for limit in limits if limit is not None), default=None)

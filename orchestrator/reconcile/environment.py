@@ -29,7 +29,7 @@ _OWN = (sys.executable, RANK_SCRIPT)
 class Environments:
     """Holds attempts back while an environment is away that was here in an earlier pass.
 
-    An environment that was never seen here may be on the compute nodes alone, or misspelt: the first attempt shows.
+    One that was never seen here may be on the compute nodes alone, or misspelt: the first attempt shows.
     """
 
     def __init__(self) -> None:

@@ -34,12 +34,13 @@ def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) ->
             and any(name_of(run.name, stage, run.repeat) not in names for stage in document["stages"])
         ]
         rows = open_runs.runs_of(conn, [run.run_id for run in done])
-    new = [
-        new_run(run, row.ordinal, document["codes"].get(stage, row.code))
-        for row in rows
-        for stage, run in _of_run(row, document["stages"], paths)
-        if run.name not in names
-    ]
+    new = []
+    for row in rows:
+        config, checkpoint = run_config(row), _checkpoint_of(paths, row)
+        for stage, section in document["stages"].items():
+            run = follow_up(section, stage, row.name, config, row.params, row.repeat, row.config_hash, checkpoint)
+            if run.name not in names:
+                new.append(new_run(run, row.ordinal, document["codes"].get(stage, row.code)))
     is_open = any(run.state in UNSETTLED_RUN for run in full)
     if not new and document["open"] == is_open:
         return False
@@ -53,13 +54,7 @@ def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) ->
     return bool(new)
 
 
-def _of_run(row: RunRow, stages: Mapping[str, Any], paths: CampaignPaths) -> Iterator[tuple[str, Run]]:
-    config, checkpoint = run_config(row), checkpoint_of(paths, row)
-    for stage, section in stages.items():
-        yield stage, follow_up(section, stage, row.name, config, row.params, row.repeat, row.config_hash, checkpoint)
-
-
-def checkpoint_of(paths: CampaignPaths, row: RunRow) -> str:
+def _checkpoint_of(paths: CampaignPaths, row: RunRow) -> str:
     """Return the newest checkpoint of a run; its folder if it has none."""
     run = paths.run(row.name)
     return str(next(iter(newest_first(run.checkpoints(row.config_hash))), run.dir))
@@ -74,5 +69,5 @@ def follow_ups_of(
         row = stored.get(run.name)
         for stage, section in stages.items():
             if row and name_of(run.name, stage, run.repeat) in stored:
-                where = checkpoint_of(paths, row)
+                where = _checkpoint_of(paths, row)
                 yield follow_up(section, stage, run.name, run.config, run.params, run.repeat, row.config_hash, where)

@@ -56,10 +56,7 @@ def looked_s(conn: Connection, now_s: float, campaign_id: int) -> float:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles, kept by the store as `host:pid:id`; the id is unique where a pid is reused.
-
-    In the job of a detached reconciler the id ends in `.` and the job's id.
-    """
+    """A process that reconciles, kept as `host:pid:id`; of a detached one in a job the id ends in `.JOB`."""
 
     host: str
     pid: str

@@ -36,7 +36,7 @@ from .environment import Environments
 from .follow_ups import follow
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .notify import deliver
-from .observe import RunMetrics, observe
+from .observe import observe
 from .recall import Recollection
 from .record import record_activities
 from .search import Measure, advance
@@ -149,9 +149,7 @@ class Reconciler:
             recalled = replace(again, trouble=recalled.trouble or again.trouble)
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
-        snapshot, trouble = observe(
-            stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing, before.ledgers
-        )
+        snapshot, trouble = observe(stored, self._executor, self.paths, self._store, writer.renewing, before.ledgers)
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         decided = _without_judgement(decide(snapshot), drained.unread)
@@ -241,7 +239,7 @@ class Reconciler:
     def is_over(self, done: Pass) -> bool:
         """Return whether a pass was the last: all is settled, and nothing has come since it looked.
 
-        Then the lease is free: who submits after this makes a pass of their own.
+        Then frees the lease.
         """
         if not done.settled:
             return False
@@ -307,10 +305,7 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
 
 
 def drain(writer: FencedWriter, rows: Iterable[AttemptRow], drained: _Drained) -> None:
-    """Ingest lines that the agents have not pushed: a stretch of each spool in turn, none more than its share.
-
-    `drained` receives the results; a spool that can never be read is reported by an event instead.
-    """
+    """Ingest lines that the agents have not pushed: a stretch of each spool in turn; `drained` receives the results."""
     first = True
     while rows:
         left = []

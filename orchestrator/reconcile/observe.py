@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -52,37 +52,11 @@ from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, sort_o
 from .stored import Stored, waits_for_storage
 
 
-@dataclass(frozen=True)
-class RunMetrics:
-    """Metrics of runs, read only if they decide something."""
-
-    store: Store
-
-    def step_times(self, run_id: int) -> StepTimes:
-        """Return the step times of a run."""
-        with self.store.read() as conn:
-            return queries.step_times(conn, run_id)
-
-    def hopeless(self, row: AttemptRow, config: RunConfig) -> str:
-        """Return why a running attempt is to end early, "" for nothing."""
-        if config.prune == PruneConfig():
-            return ""
-        with self.store.read() as conn:
-            lines = queries.newest_lines(conn, row.id, LINES)
-        return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
-
-    def diverged(self, rows: Sequence[AttemptRow]) -> tuple[str, int] | None:
-        """Return the figure that is not finite at the end of these attempts, and the step since when."""
-        with self.store.read() as conn:
-            lines = [line for row in rows for line in reversed(queries.newest_lines(conn, row.id, LINES))]
-        return diverged(line._asdict() for line in lines)
-
-
 def observe(
     stored: Stored,
     executor: Executor,
     paths: CampaignPaths,
-    metrics: RunMetrics,
+    store: Store,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
     ledgers: Mapping[str, Ledger] | None = None,
 ) -> tuple[Snapshot, Unreachable | None]:
@@ -106,8 +80,8 @@ def observe(
     folder = _Folder(paths)
     news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
-    stored = stored.looking_at(look, metrics.store)
-    views, broken, failed = _views(stored, listing, folder, metrics, renewing)
+    stored = stored.looking_at(look, store)
+    views, broken, failed = _views(stored, listing, folder, store, renewing)
     if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):
         # no other could be read: it is the folder
         message = f"the shared folder cannot be read: {failed[0]}"
@@ -170,17 +144,11 @@ class _Folder:
         self._names: dict[str, list[str]] = {}
         self._records: dict[Path, JobRecord] = {}
 
-    def has(self, run: RunRow) -> bool:
-        """Return whether it has a folder of that run."""
-        return run.name in self.runs
-
     def set_up(self, row: AttemptRow) -> SetUpFailure | None:
-        """Return the line of `setup` that ended the attempt's job."""
         record = record_of(self.paths.batch(row.token), row.job_key[1])
         return None if record.name not in self._listed(row.token) or planted(record) else SetUpFailure.read(record)
 
     def job_record(self, row: AttemptRow, job_id: str) -> JobRecord:
-        """Return the record of a job that runs several attempts."""
         path = job_record(self.paths.batch(row.token), job_id)
         if path not in self._records:
             self._records[path] = (None if planted(path) else JobRecord.read(path)) or JobRecord()
@@ -206,14 +174,14 @@ def _views(
     stored: Stored,
     listing: JobListing,
     folder: _Folder,
-    metrics: RunMetrics,
+    store: Store,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...], list[Exception]]:
     """Read every run by itself: the files of one never hide the others. Also returns errors of the file system."""
     views, broken, failed = [], [], list[Exception]()
     for run in renewing(counted("runs looked at", stored.runs)):
         try:
-            views.append(_run_view(run, stored, listing, folder, metrics))
+            views.append(_run_view(run, stored, listing, folder, store))
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
@@ -230,10 +198,10 @@ def _broken(run: RunRow, stored: Stored, listing: JobListing, reason: str) -> Br
     return BrokenRun(run, active, job, reason)
 
 
-def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, metrics: RunMetrics) -> RunView:
+def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, store: Store) -> RunView:
     rows, paths = stored.attempts.get(run.id, ()), folder.paths
     read_config = partial(stored.configs.of, run)
-    if not folder.has(run) and _untouched(run, rows, listing):
+    if run.name not in folder.runs and _untouched(run, rows, listing):
         views = (AttemptView(row, job=listing.jobs[row.job_key]) for row in rows)
         return RunView(run, tuple(views), read_config)
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
@@ -242,7 +210,7 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     if over:
         return RunView(run, attempts, read_config)
     config = read_config()
-    times = metrics.step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
+    times = _step_times(run.id, store) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
     # the built-in trainer shows every step, a custom script only those that it reports
     p99_s = times.p99_s if config.command is None else times.between_s
     idle = bool(attempts) and _by_losses(attempts[-1])
@@ -254,10 +222,29 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         begun=0 if attempts and _lives(attempts[-1]) else newest_begun(paths.run(run.name)),
         p99_step_s=p99_s,
         steps_known=times.known,
-        hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
-        diverged_before=metrics.diverged(_same(rows)) if idle else None,
+        hopeless=_hopeless(rows[-1], config, store) if rows and rows[-1].state is AttemptState.RUNNING else "",
+        diverged_before=_diverged(_same(rows), store) if idle else None,
         reached_before=_reached(_same(rows)[:-1], run.target_step) if idle else 0,
     )
+
+
+def _step_times(run_id: int, store: Store) -> StepTimes:
+    with store.read() as conn:
+        return queries.step_times(conn, run_id)
+
+
+def _hopeless(row: AttemptRow, config: RunConfig, store: Store) -> str:
+    if config.prune == PruneConfig():
+        return ""
+    with store.read() as conn:
+        lines = queries.newest_lines(conn, row.id, LINES)
+    return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
+
+
+def _diverged(rows: Sequence[AttemptRow], store: Store) -> tuple[str, int] | None:
+    with store.read() as conn:
+        lines = [line for row in rows for line in reversed(queries.newest_lines(conn, row.id, LINES))]
+    return diverged(line._asdict() for line in lines)
 
 
 def _lives(attempt: AttemptView) -> bool:

@@ -31,13 +31,6 @@ class Fit:
     why: str = ""  # the change and its reason, "" for none
 
 
-@dataclass(frozen=True)
-class NoFit:
-    """Why nothing is left to try."""
-
-    reason: str
-
-
 def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
     """Return how to start a run, or to start it again after an end that was not for memory.
 
@@ -59,13 +52,13 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
 
 
-def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
-    """Return the next configuration after the last of these attempts ran out of memory."""
+def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | str:
+    """Return the next configuration after the last of these attempts ran out of memory, or why there is none."""
     last, batch = history[-1], view.config.train.global_batch
     micro = last.row.micro_batch
     tries = count(history, FailureClass.OOM, FailureClass.FRAGMENTATION)
     if tries > view.retry.oom:
-        return NoFit(f"{last.reason} · retry.oom = {view.retry.oom} is used up")
+        return f"{last.reason} · retry.oom = {view.retry.oom} is used up"
     ledger = _ledger(view, last.changes, ledgers) or Ledger(())
     too_big = micro is not None and ledger.fits(micro) is False  # then joining the pieces would not help
     if (
@@ -77,7 +70,7 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
         return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, reason)
     if not batch or not micro:
         hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
-        return NoFit(f"{last.reason} · {hint}")
+        return f"{last.reason} · {hint}"
     if before := _same_before(history):
         return _next_change(view, last, micro, before.row.micro_batch)
     shares = view.config.train.data_parallel(view.config.world_size())
@@ -106,7 +99,7 @@ def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
     )
 
 
-def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | None = None) -> Fit | NoFit:
+def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | None = None) -> Fit | str:
     needs = f"out of memory at micro-batch {micro}"
     needs += f" by the same allocation as at {before}: a smaller one makes no difference" if before else ""
     change = config_changes.next_change(view.config, view.retry.allow, last.changes)
@@ -118,7 +111,7 @@ def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | No
                 hint = last.hint
             elif before:
                 hint = "let the script use {micro_batch}, also where it evaluates, or take less memory otherwise"
-        return NoFit(f"{needs} · {hint}")
+        return f"{needs} · {hint}"
     return Fit(micro, (*last.changes, change), None, f"{needs}, tried with {change}")
 
 

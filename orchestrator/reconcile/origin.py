@@ -32,10 +32,8 @@ class Origin:
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:
         """Return the stored record."""
-        spec = provenance.get("spec")  # all that earlier versions recorded
-        workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
         variables = tuple(name for name in provenance.get("variables", ()) if not of_another_process(name))
-        return cls(workdir, provenance.get("python", ""), variables, spec or "")
+        return cls(variables=variables, **{name: provenance.get(name, "") for name in ("workdir", "python", "spec")})
 
     @property
     def interpreter(self) -> str:
@@ -44,10 +42,7 @@ class Origin:
 
     @property
     def away(self) -> str:
-        """The folder in which attempts start, if it is not here though `submit` saw it; else "".
-
-        A folder outside the spec's may be on the compute nodes alone.
-        """
+        """The folder beside the spec in which attempts start, if it is not here though `submit` saw it; else ""."""
         folder = Path(self.workdir)
         beside_spec = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
         return self.workdir if beside_spec and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises

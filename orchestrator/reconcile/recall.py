@@ -179,7 +179,7 @@ class Recollection:
     def _is_same(self, run: RunRow, submitted: _Submitted) -> bool:
         """Return whether an attempt is of the present experiment of its run.
 
-        In a campaign that was recorded anew, it must have its variables, too: nobody knows the spec of before.
+        In a campaign that was recorded anew, it must have its variables, too.
         """
         same = submitted.config_hash == run.config_hash
         with suppress(Exception):

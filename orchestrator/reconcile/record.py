@@ -106,7 +106,6 @@ class _Changes:
         self._ends: list[Finish] = []
 
     def add(self, action: Action) -> None:
-        """Add one action; later ones see its changes."""
         match action:
             case Adopt():
                 self._adopt(action)
@@ -123,7 +122,6 @@ class _Changes:
                 self._runs[run.id] = values
 
     def write(self) -> None:
-        """Write all changes."""
         for some in in_pieces("attempts recorded", list(self._attempts)):
             queries.change_attempts(self._conn, {row_id: self._attempts[row_id] for row_id in some})
         for some in in_pieces("runs recorded", list(self._runs)):

@@ -22,7 +22,7 @@ from .attempt_history import (
     makes_no_progress,
     same_end_before,
 )
-from .oom_policy import Fit, Ledgers, NoFit
+from .oom_policy import Fit, Ledgers
 from .snapshot import RunView
 
 MEM_GROWTH = 1.5
@@ -114,11 +114,11 @@ def _used_up(view: RunView, history: Sequence[EndedAttempt]) -> str:
 
 
 def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    match oom_policy.after_out_of_memory(view, history, context.ledgers):
-        case NoFit(reason):
-            yield from set_run(view, RunState.FAILED, reason)
-        case Fit() as fit:
-            yield from _submit(view, history, _Next(fit.why, fit=fit), context)
+    fit = oom_policy.after_out_of_memory(view, history, context.ledgers)
+    if isinstance(fit, str):
+        yield from set_run(view, RunState.FAILED, fit)
+    else:
+        yield from _submit(view, history, _Next(fit.why, fit=fit), context)
 
 
 def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:

@@ -29,8 +29,7 @@ def own_part(
 ) -> JobView:
     """Return an attempt's part of its job as if it were a job of its own.
 
-    Before its turn it waits; once its step or all its nodes have ended, so has its part. A step that ran out of memory
-    is only one attempt's.
+    Before its turn it waits; once its step or all its nodes have ended, so has its part.
     """
     index = row.array_index or 0
     if claim is None:

@@ -103,10 +103,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
-    """Read in a single transaction the part of a campaign that a pass looks at.
-
-    `skipped`: how many runs to leave out of those that were never begun, from the first on.
-    """
+    """Read at one moment the part of a campaign that a pass looks at, without so many `skipped` fresh runs."""
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         cancelled = fresh.desired == "cancelled"

@@ -90,9 +90,9 @@ class Turns:
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s=0.0))
 
     def watch(self, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Outcome | Exception]:
-        """Make passes until every campaign is settled, also those that are submitted meanwhile.
+        """Make passes until every campaign is settled, also later ones.
 
-        Raises an error of `AWAY` if the store is away at the start; later it yields the error and waits.
+        An error of `AWAY` is raised at the start, then yielded.
         """
         has_run, before_s = False, -math.inf
         while True:
@@ -117,7 +117,8 @@ class Turns:
                 first_s = min((turn.due_s for turn in turns), default=math.inf) - now_s
                 sleep(min(max(first_s, LEAST_SLEEP_S), SLURM_POLL_S))
                 continue
-            then_s = self._interval_of(turn.campaign)
+            polite_s = SLURM_POLL_S if turn.campaign.executor == "slurm" else 0.0
+            then_s = max(self._interval_s or default_poll_s(turn.campaign), polite_s)
             self._rests_until_s[turn.campaign.id] = now_s + then_s  # also if the pass gets no lease to put off
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s))
 
@@ -168,10 +169,6 @@ class Turns:
             if row.id not in without and (row.id in left or row.id in self._unfinished)
         ]
         return now_s, turns
-
-    def _interval_of(self, campaign: CampaignRow) -> float:
-        polite_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.0
-        return max(self._interval_s or default_poll_s(campaign), polite_s)
 
     def _pass(self, campaign: CampaignRow, then_s: float) -> Pass | Exception:
         """Make a pass, after which nobody has to look at the campaign for so long."""

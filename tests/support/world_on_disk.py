@@ -155,6 +155,15 @@ class World:
         finally:
             reconciler.close()
 
+    def settle(self, passes: int = 12, **ending: Any) -> Pass:
+        """Make passes, with jobs that run in between, until all is settled."""
+        for _ in range(passes):
+            done = self.run_pass()
+            if done.settled:
+                return done
+            self.run_jobs(**ending)
+        raise AssertionError(self.states(), [str(trouble) for trouble in done.troubles])
+
     def runs(self) -> dict[str, RunRow]:
         with self.store.read() as conn:
             return {run.name: run for run in queries.runs(conn, self.campaign.id)}

@@ -93,13 +93,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Worl
         yield made
 
 
-def settle(world: World) -> None:
-    for _ in range(8):
-        if world.run_pass().settled:
-            return
-        world.run_jobs()
-
-
 def test_jobs_that_ended_while_the_folder_was_away_are_not_executed_again(world: tuple[World, SharedFolder]) -> None:
     made, shared = world
     made.record()
@@ -128,7 +121,7 @@ def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, Sha
     assert not made.cluster.submitted
     shared.come_back()
     assert shared.traces == []
-    settle(made)
+    made.settle()
     assert made.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
@@ -163,7 +156,7 @@ def test_the_folder_vanishes_in_the_middle_of_a_pass(opened: Opened, when: str, 
                     assert vanished
             shared.come_back()
             assert shared.traces == [], number
-            settle(world)
+            world.settle()
             assert world.states() == {"depth-1": "completed"}, number
             assert len(world.ran) == 1, (number, world.ran)
             assert [a.failure_class for a in world.attempts("depth-1")][:-1] in ([], ["lost"]), number
@@ -210,7 +203,7 @@ def test_a_damaged_marker_is_written_anew_by_a_submission(tmp_path: Path, conten
             world.run_pass()
         world.record()
         assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
-        settle(world)
+        world.settle()
         assert world.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
@@ -224,5 +217,5 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch
             with pytest.raises(Unreachable, match="no free space"):
                 world.record()
         world.record()  # nothing was recorded before
-        settle(world)
+        world.settle()
         assert world.states() == {"depth-1": "completed", "depth-2": "completed"}

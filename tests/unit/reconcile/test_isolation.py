@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,16 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
-from dscampaign.orchestrator.reconcile.loop import Pass
-from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.support.world_on_disk import World
 
 BAD, GOOD = "depth-1", "depth-2"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """Two runs, of which the first will do something odd."""
-    made = make_world(tmp_path)
-    made.record()
-    yield made
-    made.store.close()
-
-
-def settle(world: World, passes: int = 12) -> Pass:
-    """Passes until all is settled; each job that is submitted runs."""
-    for _ in range(passes):
-        done = world.run_pass()
-        if done.settled:
-            return done
-        world.run_jobs()
-    raise AssertionError(world.states(), [str(trouble) for trouble in done.troubles])
+    world.record()
+    return world
 
 
 def folder(world: World, name: str = BAD) -> Path:
@@ -71,7 +58,7 @@ def test_any_line_of_a_script_is_ingested_or_set_aside(world: World) -> None:
     (folder(world) / "gpus-0.jsonl").write_text('{"devices": [{"gpu": 0, "name": "\\ud800\\u0000"}], "ts": 1e300}\n')
     (folder(world) / "forward.jsonl").write_text('{"event": "opened", "ts": 1e300, "message": {}}\n')
     world.run_jobs()
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -108,7 +95,7 @@ def test_an_outcome_that_cannot_be_read_holds_its_run(world: World, text: str | 
     assert world.attempts(BAD)[0].last_step == 3
     assert world.run_pass().settled  # and it stays so
     campaigns.retry(world.store, world.campaign, [BAD])
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -120,7 +107,7 @@ def test_an_unreadable_spool_is_reported_once_and_passed_over(world: World, brok
     spool.unlink()
     spool.mkdir() if broken == "folder" else os.mkfifo(spool)
     (folder(world) / "gpus-0.jsonl").write_text('{"event": "tick"}\n')
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
     assert len(world.events("spool.unreadable")) == 1
     assert len(world.events("gpu.tick")) == 1
@@ -144,7 +131,7 @@ def test_a_mistake_of_ours_about_one_run_is_that_run_s(
         assert world.states() == {BAD: "held", GOOD: "completed"}
         assert "KeyError: 'no such thing' (test_isolation.py:" in world.runs()[BAD].reason
     campaigns.retry(world.store, world.campaign, [BAD])
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -170,7 +157,7 @@ def test_a_run_whose_own_folder_fails_keeps_no_other(
         else:
             assert done.settled
     if code != errno.EACCES:
-        settle(world)
+        world.settle()
         assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -197,7 +184,7 @@ def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
             assert str(trouble).startswith("the shared folder is not writable: ")
     assert world.states() == {name: "pending" if moment == "submit" else state for name, state in before.items()}
     assert world.events("unjudged") == []
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -233,7 +220,7 @@ def test_an_unexpected_error_of_an_executor_is_reported(world: World) -> None:
     assert "embedded null byte" in str(trouble)
     assert len(world.events("submission.unclear")) == 2
     world.cluster.on_submit = lambda _: None
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
@@ -253,6 +240,6 @@ def test_a_module_that_is_away_is_no_run_s_fault(world: World, monkeypatch: pyte
                 assert world.run_pass().troubles
             assert set(world.states().values()) <= {RunState.PENDING, RunState.QUEUED}
     world.cluster.on_submit = lambda _: None
-    settle(world)
+    world.settle()
     assert world.states() == {BAD: RunState.COMPLETED, GOOD: RunState.COMPLETED}
     assert [attempt.state for name in (BAD, GOOD) for attempt in world.attempts(name)] == [AttemptState.COMPLETED] * 2

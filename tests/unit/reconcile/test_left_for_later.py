@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile import stored
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
 from dscampaign.orchestrator.reconcile.loop import Reconciler
-from dscampaign.tests.support.world_on_disk import World, make_world
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
-    yield made
-    made.store.close()
+from dscampaign.tests.support.world_on_disk import World
 
 
 @pytest.mark.parametrize("hours", [2, -2], ids=["no pass for hours", "clock set back"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +18,7 @@ from dscampaign.orchestrator.reconcile import stored
 from dscampaign.orchestrator.reconcile.actions import Action, Finish, SetRun
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.loop import Pass
-from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+from dscampaign.orchestrator.reconcile.observe import observe
 from dscampaign.orchestrator.reconcile.stored import read_open, read_store
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -27,25 +26,19 @@ DEPTHS = [1, 2, 3, 4, 5]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": DEPTHS})
-    yield made
-    made.store.close()
+def world(world: World) -> World:
+    world.record(matrix={"depth": DEPTHS})
+    return world
 
 
 def decided(world: World) -> list[Action]:
     """What a pass would do now."""
-    return decide(
-        observe(read_open(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
-    )
+    return decide(observe(read_open(world.store, world.campaign), world.cluster, world.paths, world.store)[0])
 
 
 def decided_of_all(world: World) -> list[Action]:
     """The same if it read the whole campaign."""
-    return decide(
-        observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
-    )
+    return decide(observe(read_store(world.store, world.campaign), world.cluster, world.paths, world.store)[0])
 
 
 def told(actions: list[Action]) -> list[str]:

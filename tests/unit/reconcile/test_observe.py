@@ -17,7 +17,7 @@ from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.reconcile.attempt_files import revoked
-from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+from dscampaign.orchestrator.reconcile.observe import observe
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.reconcile.stored import read_store
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world
@@ -37,7 +37,7 @@ def files_of(world: World) -> AttemptPaths:
 
 
 def look(world: World) -> Snapshot:
-    return observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
+    return observe(read_store(world.store, world.campaign), world.cluster, world.paths, world.store)[0]
 
 
 def run(world: World) -> RunView:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -35,13 +34,6 @@ SEARCH: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
-    yield made
-    made.store.close()
-
-
 def anew(world: World) -> World:
     """The same folder and cluster with a store that knows nothing."""
     world.store.close()
@@ -50,14 +42,6 @@ def anew(world: World) -> World:
     made = make_world(world.folder)
     made.cluster = world.cluster
     return made
-
-
-def settle(world: World, passes: int = 8) -> None:
-    for _ in range(passes):
-        if world.run_pass().settled:
-            return
-        world.run_jobs()
-    raise AssertionError(f"not settled: {world.states()}")
 
 
 def fail(world: World) -> None:
@@ -79,7 +63,7 @@ def test_jobs_of_a_lost_store_record_nothing_under_a_corrected_spec(world: World
         f"attempt 1 ({old.token}) is of another experiment: it is not taken over"
     ]
     again.run_jobs()
-    settle(again)
+    again.settle()
     assert again.ran == [("depth-1", 2)]
     assert [(row.generation, row.state) for row in again.attempts("depth-1")] == [(2, "completed")]
     again.store.close()
@@ -92,7 +76,7 @@ def test_jobs_of_a_lost_store_go_on_under_the_same_spec(world: World) -> None:
     again.record(**ONE)
     done = again.run_pass()
     assert [str(trouble).startswith("the store is older than the folder") for trouble in done.troubles] == [True]
-    settle(again)
+    again.settle()
     assert again.ran == [("depth-1", 1)]
     assert (again.states(), again.steps("depth-1")) == ({"depth-1": "completed"}, [1, 2, 3])
     again.store.close()
@@ -165,7 +149,7 @@ def test_trials_that_the_store_has_forgotten_are_recorded_again_whatever_the_sea
     again = world.runs()
     assert {name: again[name].params for name in known} == {name: run.params for name, run in known.items()}
     assert {name: [row.token for row in world.attempts(name)] for name in known} == tokens
-    settle(world, 12)
+    world.settle(12)
     assert [name for name in world.runs() if "confirm" not in name] == [f"trial-{n:04}" for n in range(16)]
     assert sorted(world.ran) == [(name, 1) for name in sorted(world.runs())]
 
@@ -187,7 +171,7 @@ def test_the_number_of_a_trial_whose_payload_cannot_be_read_is_not_asked_again(w
     else:
         payloads.write_text("{")
     restore(world.store, earlier)
-    settle(world, 12)
+    world.settle(12)
     assert len(lost) == 4
     assert {name for name in world.runs() if "confirm" not in name} == {f"trial-{n:04}" for n in range(16)} - lost
     assert len(set(world.ran)) == len(world.ran)
@@ -218,7 +202,7 @@ def test_a_job_whose_place_is_taken_is_cancelled(world: World) -> None:
     assert create_exclusively(files.claim, json.dumps({"job_id": "9_0", "token": "c.other"}))
     world.run_pass()
     assert world.cluster.cancelled == ["1_0"]
-    settle(world)
+    world.settle()
     assert world.ran == [("depth-1", 2)]
 
 

@@ -7,10 +7,9 @@ import math
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -41,30 +40,6 @@ class Killed(BaseException):
     """The process died here."""
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory, where there is such a place: these tests write much and are not about the disk."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def world(folder: Path) -> Iterator[World]:
-    made = make_world(folder)
-    yield made
-    made.store.close()
-
-
-def settle_all(world: World, **ending: Any) -> None:
-    """Passes, with jobs that run in between, until all is settled."""
-    for _ in range(12):
-        if world.run_pass().settled:
-            return
-        world.run_jobs(**ending)
-    raise AssertionError(f"not settled: {world.states()}")
-
-
 # -- the ordinary course ----------------------------------------------------------------------------------------
 
 
@@ -75,7 +50,7 @@ def test_a_campaign_from_submission_to_results(world: World) -> None:
     assert [batch.size for batch in world.cluster.submitted] == [2]  # one shape, one array
     assert world.states() == {"depth-1": "queued", "depth-2": "queued"}
     world.run_jobs()
-    settle_all(world)
+    world.settle()
     assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
     assert world.steps("depth-1") == [1, 2, 3]
     [attempt] = world.attempts("depth-1")
@@ -98,7 +73,7 @@ def test_an_objection_of_sbatch_is_a_refusal_once_the_queue_has_no_job(world: Wo
     world.cluster.on_submit = raising(SubmissionUnclear("sbatch: error: what is this?", objects=True))
     world.run_pass()
     assert world.states() == {"depth-1": "queued"}
-    settle_all(world)
+    world.settle()
     assert world.states() == {"depth-1": "failed"}
     [attempt] = world.attempts("depth-1")
     assert (attempt.failure_class, attempt.evidence["reason"]) == ("refused", "sbatch refused it: what is this?")
@@ -120,7 +95,7 @@ def test_a_queued_job_makes_room_once_the_spec_asks_for_another(
     world.record(matrix={"depth": [1]}, slurm=slurm)
     world.run_pass()
     assert world.cluster.cancelled == ["1_0"]
-    settle_all(world)
+    world.settle()
     assert [attempt.failure_class for attempt in world.attempts("depth-1")] == ["cancelled", "completed"]
     assert world.cluster.submitted[-1].resources.items() >= slurm.items()
 
@@ -142,7 +117,7 @@ def test_a_full_cluster_costs_no_budget_and_is_asked_once_a_pass(world: World) -
     assert set(world.states().values()) <= {"queued", "pending"}
     assert len(world.events("queue.full")) == 1
     world.cluster.on_submit = lambda _: None
-    settle_all(world)
+    world.settle()
     assert set(world.states().values()) == {"completed"}
 
 
@@ -162,7 +137,7 @@ def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
     world.cluster.on_submit = taking(world.cluster, 3, for_now=False)
     assert world.run_pass().troubles == ()
     assert [batch.size for batch in world.cluster.submitted] == [3, 3, 3, 1]
-    settle_all(world)
+    world.settle()
     assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
     assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
 
@@ -182,7 +157,7 @@ def test_a_queue_that_is_full_keeps_no_other_waiting(world: World) -> None:
     assert [str(trouble) for trouble in done.troubles] == ["1 run waits for room in the queue: no"]
     assert asked == ["full", "free", "free"]  # of the full one, no second shape is tried
     world.cluster.on_submit = lambda _: None
-    settle_all(world)
+    world.settle()
     assert len(world.ran) == 4
 
 
@@ -231,13 +206,13 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
 
 def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
     world.record(matrix={"depth": [1]})
-    settle_all(world)
+    world.settle()
     world.store.close()
     for path in folder.glob("campaign.db*"):
         path.unlink()
     again = make_world(folder)
     again.record(matrix={"depth": [1]}, train={"steps": 3, "seed": 7})
-    settle_all(again)
+    again.settle()
     assert again.states() == {"depth-1": "completed"}
     assert again.ran == [("depth-1", 2)]
     again.store.close()
@@ -285,7 +260,7 @@ def _as_waiting_for_the_next_try(world: World) -> None:
 
 def _as_failed(world: World) -> None:
     world.record(retry={"crash": 0, "backoff_s": 0})
-    settle_all(world, state="FAILED", exit_code=1, error="boom")
+    world.settle(state="FAILED", exit_code=1, error="boom")
 
 
 def _as_held(world: World) -> None:
@@ -310,13 +285,13 @@ def test_a_cancelled_run_starts_only_by_a_retry(world: World, before: Callable[[
     attempts = {name: len(world.attempts(name)) for name in world.runs()}
     campaigns.cancel(world.store, world.campaign, list(attempts))
     for changes in ({}, {"retry": {"crash": 9, "backoff_s": 0}}, {"slurm": {**SPEC["slurm"], "time": "9"}}):
-        settle_all(world)
+        world.settle()
         world.record(**changes)
-    settle_all(world)
+    world.settle()
     assert set(world.states().values()) == {after}
     assert {name: len(world.attempts(name)) for name in world.runs()} == attempts
     campaigns.retry(world.store, world.campaign, list(attempts))
-    settle_all(world)
+    world.settle()
     assert set(world.states().values()) == {"completed"}
 
 
@@ -465,7 +440,7 @@ def test_an_attempt_that_has_begun_is_not_refused(world: World) -> None:
 
     world.cluster.after_submit = begins
     world.run_pass()
-    settle_all(world)
+    world.settle()
     assert world.states() == {"depth-1": "completed"}
     assert world.ran == [("depth-1", 1)]
 
@@ -473,7 +448,7 @@ def test_an_attempt_that_has_begun_is_not_refused(world: World) -> None:
 def test_a_watch_does_not_end_with_a_submission_of_its_last_pass(world: World) -> None:
     """Its submitter found the lease taken, and was told that the next pass takes care of it."""
     world.record(matrix={"depth": [1]})
-    settle_all(world)
+    world.settle()
 
     def submitted() -> None:
         world.cluster.on_look = lambda: None

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from dscampaign.jobs.shared.layout import cluster_file
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.tests.support.world_on_disk import Cluster, World, make_world
+from dscampaign.tests.support.world_on_disk import Cluster, World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
-    made.record()
-    made.cluster.name = "dev"
-    made.run_pass()
-    yield made
-    made.store.close()
+def world(world: World) -> World:
+    world.record()
+    world.cluster.name = "dev"
+    world.run_pass()
+    return world
 
 
 def elsewhere(world: World, name: str) -> Cluster:

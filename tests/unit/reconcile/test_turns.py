@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import ColumnElement, Connection, Float, literal_column
@@ -20,7 +18,7 @@ from dscampaign.orchestrator.reconcile import turns as turns_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, STANDING, LeaseHolder, lease_name
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turn, Turns, due_s, next_turn
-from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.support.world_on_disk import World
 
 NOBODY = str(LeaseHolder(socket.gethostname(), "4194399", "x"))
 """A holder that has died: the kernel gives no process that number."""
@@ -29,12 +27,10 @@ NAMES = ("a", "b", "c", "d", "e", "f")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
+def world(world: World) -> World:
     for name in NAMES:
-        made.record(name=name, matrix={"depth": [1]})
-    yield made
-    made.store.close()
+        world.record(name=name, matrix={"depth": [1]})
+    return world
 
 
 def lease_of(holder: str, expires_s: float) -> Lease:

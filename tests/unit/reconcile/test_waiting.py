@@ -18,11 +18,9 @@ from dscampaign.tests.support.world_on_disk import World, make_world
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": [1]})
-    yield made
-    made.store.close()
+def world(world: World) -> World:
+    world.record(matrix={"depth": [1]})
+    return world
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:
