@@ -79,6 +79,9 @@ def _unknown(config: RunConfig, values: Mapping[str, object]) -> Iterator[Findin
             yield Finding((place,), f"{{{name}}} has no value", f"set train.{' or train.'.join(needs)}")
     if word := unclosed(_words(config)):
         yield Finding((("command",),), f"{word} opens a bracket that does not close", "write [--option {name}]")
+    if "[{resume_from}]" in _words(config):
+        hint = "write [--option {resume_from}], or read CAMPAIGN_RESUME in the script"
+        yield Finding((("command",),), "[{resume_from}] cannot be left out: brackets hold an option", hint)
 
 
 def _words(config: RunConfig) -> tuple[str, ...]:
