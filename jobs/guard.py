@@ -23,16 +23,12 @@ import time
 from typing import List, Tuple
 
 Process = Tuple[int, str]  # its number, and when it began, which tells it from a later one of that number
-
 POLL_S = 2.0
-SILENCE_S = 60.0
-"""An agent whose machine swaps, or that is stopped for a moment, is silent for less."""
-
+SILENCE_S = 60.0  # an agent whose machine swaps, or that is stopped for a moment, is silent for less
 CURRENT_POLL_S = 10.0
 """How often each rank of the cluster reads its run's `current` while its agent is at work and does that too."""
 
-ALIVE = "alive"
-"""The agent's sign of life, in CAMPAIGN_PROGRESS_DIR."""
+ALIVE = "alive"  # the agent's sign of life, in CAMPAIGN_PROGRESS_DIR
 
 
 def main(argv: List[str]) -> None:

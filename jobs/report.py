@@ -18,17 +18,10 @@ import time
 from typing import Any, Dict, Optional, Set, SupportsFloat
 
 STOP_FILE_POLL_S = 1.0
-UNSAID = "steps"
-"""The phase after the first step of a script that names no phases."""
-
-MAX_NAME = 200
-"""Characters of a metric's name, as the store holds."""
-
-SLACK_S = 60.0
-"""A step time in seconds that is longer than the age of the process by so much is in milliseconds."""
-
-RECORD_SIZE = 128
-"""Bytes of a rank's progress record: a line of JSON, filled up with spaces."""
+UNSAID = "steps"  # the phase after the first step of a script that names no phases
+MAX_NAME = 200  # characters of a metric's name, as the store holds
+SLACK_S = 60.0  # a step time in seconds that is longer than the age of the process by so much is in milliseconds
+RECORD_SIZE = 128  # bytes of a rank's progress record: a line of JSON, filled up with spaces
 
 
 def report(step: int, **values: SupportsFloat) -> None:

@@ -14,8 +14,7 @@ import time
 from typing import Any
 
 POLL_S = 0.1
-GRACE_S = 1.0
-"""The agent sees which rank was first."""
+GRACE_S = 1.0  # the agent sees which rank was first
 
 
 def main(argv: list[str]) -> int:

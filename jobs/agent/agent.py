@@ -43,8 +43,7 @@ from .watch import Watch
 
 EXIT_FAILED = 1
 HEARTBEAT_S = 10.0
-JOIN_TIMEOUT_S = 600.0
-"""Other nodes wait for node 0 for so long without a sign of life."""
+JOIN_TIMEOUT_S = 600.0  # other nodes wait for node 0 for so long without a sign of life
 
 
 def main(argv: list[str]) -> int:

@@ -23,8 +23,7 @@ from dscampaign.files.file_systems import on_local_disk
 from dscampaign.files.ownership import private_folder
 
 _POLL_S: Final = 0.05
-_SHOWN: Final = 200
-"""Characters of a command that are reported."""
+_SHOWN: Final = 200  # characters of a command that are reported
 _CACHES: Final = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "extensions",

@@ -25,24 +25,17 @@ from dscampaign.jobs.shared.user_pattern import UserPattern
 from .gpus import GpuFacts
 from .node_facts import KernelLine, Machine
 
-AGENT = "agent"
-"""In place of a log's name for a line of the agent itself, number 0: the folder took no outcome."""
-
+AGENT = "agent"  # in place of a log's name for a line of the agent itself, number 0: the folder took no outcome
 TAIL_LINES = 40
 LINE_LIMIT = 600
-RECORD_LIMIT = 4000
-"""For a JSON record, which has its traceback in the same line."""
-PIECE = 8192
-"""Characters of a line that are read at once."""
+RECORD_LIMIT = 4000  # for a JSON record, which has its traceback in the same line
+PIECE = 8192  # characters of a line that are read at once
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
 """The first and the last suspects are kept: if a line repeats a thousand times, the cause of the end comes last."""
-GATHER_S = 5.0
-"""For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
-
-PATTERNS_S = 3.0
-"""Of processor time, for the user's own patterns on all of them."""
+GATHER_S = 5.0  # for the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL
+PATTERNS_S = 3.0  # of processor time, for the user's own patterns on all of them
 
 SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
@@ -57,15 +50,11 @@ Plain text is ten times as fast as a pattern, and the logs of a long run are sea
 """
 
 
-EXIT_NOT_MINE: Final = 75
-"""How an agent ends whose attempt is another job's, or over."""
-
+EXIT_NOT_MINE: Final = 75  # how an agent ends whose attempt is another job's, or over
 REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
-NO_WORKDIR: Final = "no_workdir"
-"""The agent started no ranks: the folder in which the training starts was not there."""
-
+NO_WORKDIR: Final = "no_workdir"  # the agent started no ranks: the folder in which the training starts was not there
 RESTORED: Final = "restored"
 """The agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
 
@@ -103,85 +92,60 @@ RankError = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handl
 
 @dataclass(frozen=True)
 class RankEnd(Document):
-    """How a rank ended: its own record, with what the agent saw.
-
-    Attributes:
-        state: "running" or "ended" in its own record.
-        exit: its exit code; None if it left no record of an end, as after a signal.
-        error: the exception that ended it.
-        gone_s: when the agent saw that its process was gone without a record of an end.
-        step, phase: the newest step that it had worked on, and its last phase, if it reported any.
-        read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
-        limits: `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set.
-        group: ranks in the largest group that it has formed, 0 for none; None if unknown.
-        software: versions of the libraries that it had loaded at its end.
-    """
+    """How a rank ended: its own record, with what the agent saw."""
 
     rank: Number
-    exit: Number | None = None
-    error: RankError | None = None
+    exit: Number | None = None  # its exit code; None if it left no record of an end, as after a signal
+    error: RankError | None = None  # the exception that ended it
     pid: Number | None = None
-    gone_s: Time | None = None
+    gone_s: Time | None = None  # when the agent saw that its process was gone without a record of an end
+    # step, phase: the newest step that it had worked on, and its last phase, if it reported any
     step: Whole | None = None
     phase: str = ""
+    # whether it opened the DeepSpeed configuration made for it, None if it left no record of an end
     read_config: bool | None = None
-    group: Number | None = None
-    software: dict[str, str] | None = None
-    limits: tuple[tuple[str, Whole], ...] = ()
-    state: str = ""
+    group: Number | None = None  # ranks in the largest group that it has formed, 0 for none; None if unknown
+    software: dict[str, str] | None = None  # versions of the libraries that it had loaded at its end
+    limits: tuple[tuple[str, Whole], ...] = ()  # `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set
+    state: str = ""  # "running" or "ended" in its own record
 
 
 @dataclass(frozen=True)
 class NodeOutcome(Document):
-    """A node's evidence, written once when its launcher has ended. Fields with defaults may be missing in older files.
-
-    Attributes:
-        launcher_exit: exit code; negative is the number of the signal that killed the launcher.
-        ended_by: why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node
-            failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous",
-            NO_WORKDIR, RESTORED, or "".
-        start_step: steps that were done when it began.
-        last_step: newest step in the spool.
-        oom_kills: how often the kernel killed a process of this job for memory while it ran.
-        step_reached: the highest step that may have been made, since a script may report every tenth only.
-        diverged_at: the loss that was not finite at the end, and the first step of that.
-        target_step: the target that the script itself counted and reported.
-        ending_s: when the agent began to end the processes: their later messages answer that.
-        kernel: the kernel's messages about GPUs, memory and storage while it ran.
-        memory_peak_bytes, memory_peak_of: the attempt's peak of the node's memory: "cgroup" for its own control group,
-            which counts cached files too and reaches the limit in good health; "processes" for a sampled sum.
-        memory_limit_bytes: of the control group that it ran in, None for none.
-        allocator: the setting of PyTorch's allocator in the environment, "" for none.
-        variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
-        workdir: with NO_WORKDIR, the folder that was not there.
-    """
+    """A node's evidence, written once when its launcher has ended. Older files may lack fields with defaults."""
 
     generation: Number
     job_id: str
     node_rank: Number
     host: str
-    launcher_exit: Number | None
+    launcher_exit: Number | None  # exit code; negative is the number of the signal that killed the launcher
+    # why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node failed),
+    # "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous", NO_WORKDIR, RESTORED, or ""
     ended_by: str
     started_s: Time
     ended_s: Time
-    start_step: Whole
-    last_step: Whole | None
+    start_step: Whole  # steps that were done when it began
+    last_step: Whole | None  # newest step in the spool
     ranks: tuple[RankEnd, ...]
     lines: tuple[LogLine, ...] = ()
-    oom_kills: Whole = 0
-    target_step: Whole | None = None
-    ending_s: Time | None = None
+    oom_kills: Whole = 0  # how often the kernel killed a process of this job for memory while it ran
+    target_step: Whole | None = None  # the target that the script itself counted and reported
+    ending_s: Time | None = None  # when the agent began to end the processes: their later messages answer that
     gpus: GpuFacts | None = None
-    kernel: tuple[KernelLine, ...] = ()
+    kernel: tuple[KernelLine, ...] = ()  # the kernel's messages about GPUs, memory and storage while it ran
+    # memory_peak_bytes, memory_peak_of: the attempt's peak of the node's memory: "cgroup" for its own control group,
+    # which counts cached files too and reaches the limit in good health; "processes" for a sampled sum
     memory_peak_bytes: Whole | None = None
     memory_peak_of: str = ""
-    memory_limit_bytes: Whole | None = None
+    memory_limit_bytes: Whole | None = None  # of the control group that it ran in, None for none
     machine: Machine | None = None
+    # the highest step that may have been made, since a script may report every tenth only
     step_reached: Whole | None = None
-    diverged_at: tuple[str, Whole] | None = None
-    allocator: str = ""
+    diverged_at: tuple[str, Whole] | None = None  # the loss that was not finite at the end, and the first step of that
+    allocator: str = ""  # the setting of PyTorch's allocator in the environment, "" for none
+    # hashes of the inherited variables that may change the speed, None if no rank was launched
     variables: dict[str, str] | None = None
-    workdir: str = ""
+    workdir: str = ""  # with NO_WORKDIR, the folder that was not there
     token: str = ""
     config_hash: str = ""
 

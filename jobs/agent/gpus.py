@@ -16,27 +16,20 @@ from typing import Any
 from dscampaign.jobs.shared.documents import Number, Whole
 from dscampaign.jobs.shared.nvml import Unavailable, each_gpu, gpu_names, listed, memory_bytes, session
 
-BEFORE_TIMEOUT_S = 15.0
-"""Without its persistence daemon, the driver needs seconds to wake up each GPU."""
-END_TIMEOUT_S = 0.5
-"""In all, at the end: that is between SIGTERM and SIGKILL."""
+BEFORE_TIMEOUT_S = 15.0  # without its persistence daemon, the driver needs seconds to wake up each GPU
+END_TIMEOUT_S = 0.5  # in all, at the end: that is between SIGTERM and SIGKILL
 _LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
 """The library's error for a GPU that was there and does not answer any more."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU at a single moment.
+    """A GPU at a single moment."""
 
-    Attributes:
-        device: as CUDA_VISIBLE_DEVICES names it.
-        address: on the PCI bus, as the kernel's log names it (domain:bus:device), "" if unknown.
-    """
-
-    device: str
+    device: str  # as CUDA_VISIBLE_DEVICES names it
     used_bytes: Whole
     total_bytes: Whole
-    address: str = ""
+    address: str = ""  # on the PCI bus, as the kernel's log names it (domain:bus:device), "" if unknown
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-ON_CPUS: Final = "ACCELERATE_USE_CPU"
-"""The variable without which accelerate's ranks on CPUs form no group."""
-
+ON_CPUS: Final = "ACCELERATE_USE_CPU"  # the variable without which accelerate's ranks on CPUs form no group
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
 _DEADLY: Final = re.compile(

@@ -23,19 +23,13 @@ class RendezvousTimeout(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """This node's place in the job: `rank` 0 claims the attempt and hosts the rendezvous.
+    """This node's place in the job: `rank` 0 claims the attempt and hosts the rendezvous."""
 
-    Attributes:
-        job_id: Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``.
-        visible_devices: Slurm's choice of GPUs for this job, "" for none.
-        restarts: how often Slurm has ended the job and started it again.
-    """
-
-    job_id: str
+    job_id: str  # Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``
     rank: int
     name: str
-    visible_devices: str
-    restarts: int = 0
+    visible_devices: str  # Slurm's choice of GPUs for this job, "" for none
+    restarts: int = 0  # how often Slurm has ended the job and started it again
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Node:
@@ -97,27 +91,20 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Start(Document):
-    """The start of an attempt that node 0 decides for all nodes. Fields with defaults may be missing in older files.
-
-    Attributes:
-        resume: folder of the verified checkpoint to start from, or "".
-        start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
-        micro_batch, accumulation: the actual sizes, see ``resize.json``; None while the ranks search for them.
-        search_from: the micro-batch from which the ranks search; None if they train.
-        restarts: of the job; distinguishes this start from an earlier start that Slurm has ended.
-    """
+    """The start of an attempt that node 0 decides for all nodes. Older files may lack fields with defaults."""
 
     job_id: str
     host: str
     address: str
     port: Number
-    resume: str
-    start_step: Whole | None
+    resume: str  # folder of the verified checkpoint to start from, or ""
+    start_step: Whole | None  # that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own
     started_s: Time
+    # micro_batch, accumulation: the actual sizes, see ``resize.json``; None while the ranks search for them
     micro_batch: Count | None = None
     accumulation: Count | None = None
-    search_from: Count | None = None
-    restarts: Whole = 0
+    search_from: Count | None = None  # the micro-batch from which the ranks search; None if they train
+    restarts: Whole = 0  # of the job; distinguishes this start from an earlier start that Slurm has ended
     token: str = ""
     config_hash: str = ""
     generation: Whole = 0

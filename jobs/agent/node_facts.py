@@ -34,12 +34,9 @@ OF_GROUP, OF_PROCESSES = "cgroup", "processes"
 _PEAK: Final = ("memory.peak", "memory.max_usage_in_bytes")
 
 INTERVAL_S: Final = 1.0
-MOST_OF_A_CORE: Final = 0.02
-"""Looking takes longer the more pages there are; then it is done less often."""
-WALKED_BYTES: Final = 8_000_000_000
-"""A walk over so many pages takes a quarter of a second."""
-WAIT_S: Final = 0.5
-"""For a look that is under way when the attempt has ended."""
+MOST_OF_A_CORE: Final = 0.02  # looking takes longer the more pages there are; then it is done less often
+WALKED_BYTES: Final = 8_000_000_000  # a walk over so many pages takes a quarter of a second
+WAIT_S: Final = 0.5  # for a look that is under way when the attempt has ended
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 

@@ -35,47 +35,34 @@ PULSE_S = 1.0
 HUNG_S = 1800.0
 """An agent that has not looked at its ranks for so long, as in a file system that hangs, gives no sign of life."""
 
-PAUSE_S = 10.0
-"""Seconds between two looks that pass only if the job was suspended: the agent looks twice a second."""
-
-RECORD_BYTES = 1024
-"""More than a rank's record has."""
-
-WINDOW = 32
-"""Steps, as they happen to be seen, over which a rank's busy time is judged."""
-
+PAUSE_S = 10.0  # seconds between two looks that pass only if the job was suspended: the agent looks twice a second
+RECORD_BYTES = 1024  # more than a rank's record has
+WINDOW = 32  # steps, as they happen to be seen, over which a rank's busy time is judged
 QUIET_START = "start"
 
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far a rank is: the newest step that it has worked on, 0 before the first, and its phase, see `report.phase`.
-
-    Attributes:
-        busy_ms: median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown.
-        samples: number of steps in that median.
-    """
+    """How far a rank is: the newest step that it has worked on, 0 before the first, and its phase of `report.phase`."""
 
     step: Whole
     phase: str
+    # median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown
     busy_ms: float = 0.0
-    samples: Whole = 0
+    samples: Whole = 0  # number of steps in that median
 
 
 @dataclass(frozen=True)
 class Heartbeat(Document):
-    """An agent's sign of life, with the progress of its ranks. Fields with defaults may be missing in older files.
-
-    Attributes:
-        idle_s: since when no record of any rank here has changed, in seconds; None if there are no records.
-        phase, phase_s: phase of the slowest rank, and how long it has been in it.
-        ranks: global rank -> progress, for ranks that have left a record.
-    """
+    """An agent's sign of life, with the progress of its ranks. Older files may lack fields with defaults."""
 
     ts: Time
     host: str = ""
+    # since when no record of any rank here has changed, in seconds; None if there are no records
     idle_s: float | None = None
+    # phase, phase_s: phase of the slowest rank, and how long it has been in it
     phase: str = QUIET_START
+    # global rank -> progress, for ranks that have left a record
     ranks: Mapping[int, RankProgress] = field(default_factory=dict)
     phase_s: float | None = None
 

@@ -19,8 +19,7 @@ _LAST_OF_DISTRIBUTED: Final = ".metadata"
 _LAST_OF_ACCELERATE: Final = "random_states_0.pkl"
 _OF_LIBRARY: Final = re.compile(r"(?:adapter_)?(?:model|config)\b.*|pytorch_model\b.*|training_args\.bin")
 """Files that the Hugging Face Trainer or Accelerate write before their last."""
-_DEEPSPEED: Final = "latest"
-"""DeepSpeed writes it last, and loads from the folder that holds it."""
+_DEEPSPEED: Final = "latest"  # DeepSpeed writes it last, and loads from the folder that holds it
 
 
 def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:

@@ -18,20 +18,13 @@ from dscampaign.files.private_files import concerns_one_file, open_regular
 from . import evidence
 from .evidence import LogLine, NodeOutcome
 
-FOLDER_WAIT_S = 1800.0
-"""For a folder that is away: the nodes cost less meanwhile than the attempt has cost."""
-
-OWN_WAIT_S = 60.0
-"""For a missing file or folder, while the campaign's folder is there."""
-
-ENDED_WAIT_S = 60.0
-"""After SIGTERM: Slurm kills the agent sooner, but without Slurm nobody does."""
-
+FOLDER_WAIT_S = 1800.0  # for a folder that is away: the nodes cost less meanwhile than the attempt has cost
+OWN_WAIT_S = 60.0  # for a missing file or folder, while the campaign's folder is there
+ENDED_WAIT_S = 60.0  # after SIGTERM: Slurm kills the agent sooner, but without Slurm nobody does
 POLL_S = 0.5
 
 RESERVE_BYTES = 128 * 1024
-LINES_KEPT = 40
-"""Lines of the logs that an outcome on a full disk holds."""
+LINES_KEPT = 40  # lines of the logs that an outcome on a full disk holds
 
 
 class SharedFolder:

@@ -35,18 +35,14 @@ from .node import Node
 
 POLL_S = 0.2
 CLOSED_POLL_S = 1.0
-CLOSED_S = 120.0
-"""How long the agents of a closed attempt may take to end it; after that its step is killed."""
-KILLED_S = 60.0
-"""How long Slurm may take to end a step."""
-SIGNAL_S = 3.0
-"""How long after the end of a step without an outcome a signal to the job that ended it may come."""
+CLOSED_S = 120.0  # how long the agents of a closed attempt may take to end it; after that its step is killed
+KILLED_S = 60.0  # how long Slurm may take to end a step
+SIGNAL_S = 3.0  # how long after the end of a step without an outcome a signal to the job that ended it may come
 
 _OUT_OF_MEMORY = re.compile(
     rb"^(?:slurmstepd\S*|srun): error: .*(?:oom[-_ ]kill|Out Of Memory|exceeded memory limit)", re.MULTILINE
 )
-_STOPPED: Final = ("signal", "stop")
-"""Ends by a signal, which Slurm sends to all of a job."""
+_STOPPED: Final = ("signal", "stop")  # ends by a signal, which Slurm sends to all of a job
 
 
 class AttemptQueue:

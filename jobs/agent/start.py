@@ -27,10 +27,8 @@ from . import script_checkpoints
 from .node import POLL_S, Node, Start, free_port, join
 from .search import found_before, prepare
 
-AWAY_S = 300.0
-"""Wait so long for a checkpoint that the file system does not let read: without it steps are made again."""
-FILES_NAMED = 3
-"""Changed files that an event names."""
+AWAY_S = 300.0  # wait so long for a checkpoint that the file system does not let read: without it steps are made again
+FILES_NAMED = 3  # changed files that an event names
 
 
 @dataclass(frozen=True)

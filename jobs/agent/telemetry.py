@@ -22,8 +22,7 @@ from dscampaign.jobs.shared.nvml import Figures, GpuMeter, Unavailable, each_gpu
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""
 
-WAIT_S = 0.5
-"""For the last sample, before the last push."""
+WAIT_S = 0.5  # for the last sample, before the last push
 
 
 class Telemetry:

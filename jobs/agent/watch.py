@@ -29,18 +29,12 @@ from .start import superseded
 
 POLL_S = 0.5
 STOP_REPEAT_S = 3.0
-TERM_GRACE_S = 3.0
-"""Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
+TERM_GRACE_S = 3.0  # below the usual KillWait, so that the outcome is written before Slurm kills us too
 PEER_GRACE_S = 10.0
-TEARDOWN_GRACE_S = 15.0
-"""The launcher ends ranks in turn, 30 s each; ranks that wait for a dead rank wait for nothing."""
-
-LINGER_S = 1800.0
-"""A rank that has run its script may still upload while its interpreter ends; a longer end hangs."""
+TEARDOWN_GRACE_S = 15.0  # the launcher ends ranks in turn, 30 s each; ranks that wait for a dead rank wait for nothing
+LINGER_S = 1800.0  # a rank that has run its script may still upload while its interpreter ends; a longer end hangs
 LINGERS = "lingers"
-
-_Records = dict[int, RankEnd | None]
-"""By rank; None if it has left no record."""
+_Records = dict[int, RankEnd | None]  # by rank; None if it has left no record
 
 
 class Watch:

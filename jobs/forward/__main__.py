@@ -21,8 +21,7 @@ from dscampaign.jobs.shared.payload import Payload
 from .loop import Forwarding
 from .processes import FINISH_S, how_it_ended
 
-NICENESS = 10
-"""Training comes first."""
+NICENESS = 10  # training comes first
 NOT_RUN = 75
 
 

@@ -22,8 +22,7 @@ from .events import tell, tell_unfinished
 from .tool import State, Steps, Tool, make_tool
 
 POLL_S = 5.0
-MAX_WAIT_S = 60.0
-"""Between two tries of a tool that fails."""
+MAX_WAIT_S = 60.0  # between two tries of a tool that fails
 CHUNK_BYTES = 1 << 20
 
 

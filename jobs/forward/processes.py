@@ -15,11 +15,9 @@ from dscampaign.jobs.shared.process_groups import signal_group
 
 from .events import tell_unfinished
 
-FINISH_S = 15.0
-"""A tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live."""
+FINISH_S = 15.0  # a tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live
 REAP_S = 1.0
-FINISHED = "finished"
-"""The end of an attempt whose script came to its end."""
+FINISHED = "finished"  # the end of an attempt whose script came to its end
 
 
 class Forwarders:

@@ -15,8 +15,7 @@ from dscampaign.jobs.shared.payload import Payload
 from .processes import FINISHED
 from .tool import Opened, State, Steps, Tool, metrics_of, settings_of, sizes_of
 
-INIT_TIMEOUT_S = 30.0
-"""For a server that does not answer, before the attempt is kept offline."""
+INIT_TIMEOUT_S = 30.0  # for a server that does not answer, before the attempt is kept offline
 _TAG_LENGTH = 64
 
 

@@ -26,20 +26,15 @@ class Opened:
 
 @dataclass
 class State:
-    """The part of a run that a tool has, over all its attempts, so that they become one curve there.
+    """The part of a run that a tool has, over all its attempts, so that they become one curve there."""
 
-    Attributes:
-        key: made before the first request to the tool, so that a run whose id got lost is found again.
-        run_id, where: the tool's own id of the run, "" before there is one, and its address or folder.
-        offsets: for each attempt, the bytes of its spool that the tool has.
-        marks: for each metric, the highest step that the tool has.
-    """
-
+    # made before the first request to the tool, so that a run whose id got lost is found again
     key: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    # run_id, where: the tool's own id of the run, "" before there is one, and its address or folder
     run_id: str = ""
     where: str = ""
-    offsets: dict[int, int] = field(default_factory=dict)
-    marks: dict[str, int] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)  # for each attempt, the bytes of its spool that the tool has
+    marks: dict[str, int] = field(default_factory=dict)  # for each metric, the highest step that the tool has
 
 
 class Tool(ABC):

@@ -13,8 +13,7 @@ from dscampaign.jobs.shared.process_groups import signal_group
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _TAIL: Final = 64 * 1024
-_running: set[int] = set()
-"""Process groups."""
+_running: set[int] = set()  # process groups
 
 
 class ChildFailed(Exception):

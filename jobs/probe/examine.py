@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED: Final = 75
 EXIT_ENDED: Final = 128 + signal.SIGTERM
-SOFTWARE_S: Final = 240.0
-"""A first import over a busy network file system takes minutes."""
+SOFTWARE_S: Final = 240.0  # a first import over a busy network file system takes minutes
 COLLECTIVE_S: Final = 240.0
 GB: Final = 1e9
 _TRAINER: Final = Path(__file__).parents[1] / "trainer"

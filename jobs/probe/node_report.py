@@ -12,27 +12,19 @@ from dscampaign.jobs.shared.documents import Document
 
 @dataclass(frozen=True)
 class Question(Document):
-    """The question.
+    """The question."""
 
-    Attributes:
-        python: the Python that runs the training; if `setup_chooses`, unless the lines of `setup` choose another.
-        env: the spec's additions to its environment.
-        ranks, gpus, on_gpus: its processes on this node, GPUs that it was promised, and whether it uses them.
-        files: paths that the spec names.
-        ops: DeepSpeed's operators that the training needs.
-        store: URL without a password, or None if nodes leave the store alone (SQLite).
-    """
-
-    python: str
-    env: Mapping[str, str]
+    python: str  # the Python that runs the training; if `setup_chooses`, unless the lines of `setup` choose another
+    env: Mapping[str, str]  # the spec's additions to its environment
+    # ranks, gpus, on_gpus: its processes on this node, GPUs that it was promised, and whether it uses them
     ranks: int
     gpus: int
     on_gpus: bool
-    files: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # paths that the spec names
+    ops: tuple[str, ...] = ()  # DeepSpeed's operators that the training needs
     asked_s: float = 0.0
     nvme_path: str | None = None
-    store: str | None = None
+    store: str | None = None  # URL without a password, or None if nodes leave the store alone (SQLite)
     setup_chooses: bool = False
     launcher: str = "deepspeed"
     container: Mapping[str, Any] | None = None
@@ -62,22 +54,16 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Host:
-    """A node beside its GPUs; sizes in GB of 10^9 bytes; None for no limit.
-
-    Attributes:
-        memory_gb, limit_gb: of the machine, and of this job by its control group.
-        locked_gb: memory that a process may pin.
-        infiniband: whether there are devices for RDMA.
-        address: its address for other nodes, "" for none.
-    """
+    """A node beside its GPUs; sizes in GB of 10^9 bytes; None for no limit."""
 
     cpus: int
+    # memory_gb, limit_gb: of the machine, and of this job by its control group
     memory_gb: float
     limit_gb: float | None
     shm_gb: float
-    locked_gb: float | None = None
-    infiniband: bool = False
-    address: str = ""
+    locked_gb: float | None = None  # memory that a process may pin
+    infiniband: bool = False  # whether there are devices for RDMA
+    address: str = ""  # its address for other nodes, "" for none
 
 
 @dataclass(frozen=True)
@@ -91,26 +77,19 @@ class Disk:
 
 @dataclass(frozen=True)
 class Software(Document):
-    """The packages of the training's Python.
-
-    Attributes:
-        torch_cuda: the CUDA version that torch was built for, "" for a build without.
-        devices: GPUs that torch sees.
-        accelerator: DeepSpeed's device, "cuda" or "cpu".
-        ops: for each operator that the training needs, whether it is built or compiles on demand.
-        missing: packages that the built-in training needs.
-    """
+    """The packages of the training's Python."""
 
     python: str
     torch: str
-    torch_cuda: str = ""
-    devices: int = 0
+    torch_cuda: str = ""  # the CUDA version that torch was built for, "" for a build without
+    devices: int = 0  # GPUs that torch sees
     device_trouble: str = ""
     deepspeed: str = ""
     deepspeed_trouble: str = ""
-    accelerator: str = ""
+    accelerator: str = ""  # DeepSpeed's device, "cuda" or "cpu"
+    # for each operator that the training needs, whether it is built or compiles on demand
     ops: Mapping[str, bool] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # packages that the built-in training needs
     path: str = ""
 
 
@@ -129,25 +108,19 @@ class Collective(Document):
 
 @dataclass(frozen=True)
 class NodeReport(Document):
-    """The answer. A section is None if it was not asked for, was not reached, or failed.
-
-    Attributes:
-        running: the section in progress when the report was written, "" at the end.
-        troubles: for each section that failed, why.
-        clock_least_s, clock_most_s: bounds of the node's clock minus the host's.
-        store_offset_s: the database's clock minus the node's.
-    """
+    """The answer. A section is None if it was not asked for, was not reached, or failed."""
 
     node: str
-    running: str = ""
-    troubles: Mapping[str, str] = field(default_factory=dict)
+    running: str = ""  # the section in progress when the report was written, "" at the end
+    troubles: Mapping[str, str] = field(default_factory=dict)  # for each section that failed, why
     ended_s: float = 0.0
+    # clock_least_s, clock_most_s: bounds of the node's clock minus the host's
     clock_least_s: float | None = None
     clock_most_s: float | None = None
     gpus: Gpus | None = None
     host: Host | None = None
     missing_files: tuple[str, ...] | None = None
-    store_offset_s: float | None = None
+    store_offset_s: float | None = None  # the database's clock minus the node's
     nvme: Disk | None = None
     software: Software | None = None
     collective: Collective | None = None

@@ -31,11 +31,8 @@ from .documents import Number, Whole, decode
 FORMAT = 1
 MANIFEST = "manifest.json"
 DRAFT_SUFFIX = ".tmp"
-AGAIN_S = 5.0
-"""Between two tries to read a file that the file system does not let read."""
-UNUSABLE = "unusable"
-"""Exists beside the manifest, with the reason, if a complete checkpoint could not be loaded."""
-
+AGAIN_S = 5.0  # between two tries to read a file that the file system does not let read
+UNUSABLE = "unusable"  # exists beside the manifest, with the reason, if a complete checkpoint could not be loaded
 READERS = 8
 """Files that are read at the same time: hashing a file takes a core, and shared storage is fast only for many."""
 
@@ -58,29 +55,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a checkpoint.
+    """The content of a checkpoint."""
 
-    Attributes:
-        step: completed optimizer steps.
-        config_hash: the experiment it belongs to; no other may resume from it.
-        world_size: data-parallel ranks; DeepSpeed loads optimizer shards only into the same number.
-        generation: the attempt that wrote it.
-        samples_seen: training samples consumed, over all epochs.
-        files: path relative to the checkpoint -> entry.
-        eval_loss: loss on held-out text in nats per token, None if it was not evaluated.
-        arrangement: how the built-in trainer's state lies in it, see ``arrangement``; "" for others' scripts.
-    """
-
-    step: Whole
-    config_hash: str
-    world_size: Number
+    step: Whole  # completed optimizer steps
+    config_hash: str  # the experiment it belongs to; no other may resume from it
+    world_size: Number  # data-parallel ranks; DeepSpeed loads optimizer shards only into the same number
     zero_stage: Number
-    generation: Number
-    samples_seen: Whole
-    files: Mapping[str, FileEntry]
+    generation: Number  # the attempt that wrote it
+    samples_seen: Whole  # training samples consumed, over all epochs
+    files: Mapping[str, FileEntry]  # path relative to the checkpoint -> entry
     format: int = FORMAT
-    eval_loss: float | None = None
-    arrangement: str = ""
+    eval_loss: float | None = None  # loss on held-out text in nats per token, None if it was not evaluated
+    arrangement: str = ""  # how the built-in trainer's state lies in it, see ``arrangement``; "" for others' scripts
 
     @property
     def size_bytes(self) -> int:

@@ -30,8 +30,7 @@ TEMPORARY = re.compile(rf"g\d{{4,}}-step\d{{8,}}{re.escape(DRAFT_SUFFIX)}")
 DEEPSPEED_SCRIPTS = frozenset({"zero_to_fp32.py", "zero_to_torch.py"})
 """Scripts that DeepSpeed copies into every checkpoint, which a manifest does not name."""
 
-MARGIN = 1.02
-"""A checkpoint is a little larger than its numbers, and the next checkpoint than the last."""
+MARGIN = 1.02  # a checkpoint is a little larger than its numbers, and the next checkpoint than the last
 
 
 def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:

@@ -24,9 +24,7 @@ from dscampaign.files.ownership import distrust_tree
 
 from .documents import Document
 
-LIVE: Final = "live"
-"""Stands for the hash where a run uses the files as they are when an attempt starts."""
-
+LIVE: Final = "live"  # stands for the hash where a run uses the files as they are when an attempt starts
 NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 """Suffixes of files of code that may name others, and an argument that may name a file to read."""
 
@@ -44,17 +42,11 @@ class DamagedCopy(Exception):
 
 @dataclass(frozen=True)
 class CodeCopy(Document):
-    """The content of a copy.
+    """The content of a copy."""
 
-    Attributes:
-        root: the folder that was copied.
-        files: by path below it, the digest of each file; of a symbolic link, where it points.
-        reads: names of environment variables that its Python files read.
-    """
-
-    root: str
-    files: Mapping[str, str]
-    reads: tuple[str, ...] = field(default=())
+    root: str  # the folder that was copied
+    files: Mapping[str, str]  # by path below it, the digest of each file; of a symbolic link, where it points
+    reads: tuple[str, ...] = field(default=())  # names of environment variables that its Python files read
 
     @property
     def hash(self) -> str:

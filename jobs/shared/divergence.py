@@ -25,8 +25,7 @@ _NORM: Final = re.compile(
 _LOST_NORMS: Final = 10
 """fp16 skips steps whose gradients overflow: a few together, but not so many once its loss scale is settled."""
 _ZEROS: Final = 3
-_FALL: Final = 0.1
-"""A loss that approaches 0, and is rounded, passes smaller values before."""
+_FALL: Final = 0.1  # a loss that approaches 0, and is rounded, passes smaller values before
 
 
 def diverged(rows: Iterable[Mapping[str, Any]], *, from_start: bool = True) -> tuple[str, int] | None:

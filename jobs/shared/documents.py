@@ -16,19 +16,10 @@ from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.files.private_files import concerns_one_file
 
 T = TypeVar("T")
-
-Time = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
-"""A moment, in seconds since 1970."""
-
-Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
-"""Steps or bytes."""
-
-Count = Annotated[int, Field(ge=1, le=MAX_INT)]
-"""At least one."""
-
-Number = Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]
-"""An exit code, a process, a rank."""
-
+Time = Annotated[float, Field(ge=0, le=MAX_TIME_S)]  # a moment, in seconds since 1970
+Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]  # steps or bytes
+Count = Annotated[int, Field(ge=1, le=MAX_INT)]  # at least one
+Number = Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]  # an exit code, a process, a rank
 EXACT: Final = ConfigDict(allow_inf_nan=False, extra="forbid")
 """For `__pydantic_config__` of a class that has no fields of other versions."""
 
@@ -71,9 +62,7 @@ class Document:
     """A dataclass that is kept in a file. Unknown fields, of a later version, are left out."""
 
     __pydantic_config__: ClassVar = ConfigDict(allow_inf_nan=False)
-
-    closed: ClassVar[bool] = False
-    """Whether nobody but the user may ever read it, as of `write_atomically`."""
+    closed: ClassVar[bool] = False  # whether nobody but the user may ever read it, as of `write_atomically`
 
     def write(self, path: Path, *, sync_folder: bool = True) -> None:
         """Write it, complete or not at all; `sync_folder` as of `write_atomically`."""

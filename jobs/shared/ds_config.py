@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from .layer_parts import autotp_section
 
-NOT_FUSED: Final = ("foreach", "differentiable")
-"""Options of AdamW that PyTorch cannot fuse."""
-
+NOT_FUSED: Final = ("foreach", "differentiable")  # options of AdamW that PyTorch cannot fuse
 _NEVER_PRINT: Final = 10**9
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from .documents import Document, Number, Time, Whole
 
-EARLY_S = 60.0
-"""How early Slurm may send the signal to stop, by sbatch's manual."""
+EARLY_S = 60.0  # how early Slurm may send the signal to stop, by sbatch's manual
 
 
 @dataclass(frozen=True)

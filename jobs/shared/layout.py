@@ -36,15 +36,11 @@ def is_reserved(name: str) -> bool:
 
 
 MARKER: Final = "campaign.json"
-
-BY_HAND: Final = "by-hand"
-"""The folder in a campaign's for the runs that scripts of `campaign render` make."""
-
+BY_HAND: Final = "by-hand"  # the folder in a campaign's for the runs that scripts of `campaign render` make
 RECONCILER: Final = ".reconciler"
 """The folder in `dir` of the reconciler that runs detached: no campaign can have this name."""
 
-FORWARD_ROOT_LEVELS = 3
-"""From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
+FORWARD_ROOT_LEVELS = 3  # from an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001
 
 
 class _Below:
@@ -60,9 +56,7 @@ class AttemptPaths:
     """The files of an attempt. Written by its agents and ranks, read by the reconciler."""
 
     dir: Path
-
-    claim = _Below("claim")
-    """Created exclusively by the job that may run the attempt; holds its job id."""
+    claim = _Below("claim")  # created exclusively by the job that may run the attempt; holds its job id
 
     def node_claim(self, node_rank: int) -> Path:
         """Created exclusively by the agent that starts the ranks of that node, for every node but the first."""
@@ -72,8 +66,7 @@ class AttemptPaths:
     """Left by a further start of the job that holds the claim: Slurm ended the first start."""
     started = _Below("started.json")
     """Node 0's announcement: where the ranks meet, the checkpoint to resume from, host and time."""
-    metrics = _Below("metrics.jsonl")
-    """The spool: one JSON line per reported step."""
+    metrics = _Below("metrics.jsonl")  # the spool: one JSON line per reported step
 
     def gpu_spool(self, node_rank: int) -> Path:
         """Samples of that node's GPUs: one JSON line a sample."""
@@ -81,19 +74,15 @@ class AttemptPaths:
 
     forward_payload = _Below("forward.json")
     """The attempt as it really runs, for the processes that forward its metrics."""
-    forward_spool = _Below("forward.jsonl")
-    """Events of these processes: one JSON line an event."""
+    forward_spool = _Below("forward.jsonl")  # events of these processes: one JSON line an event
 
     def forward_log(self, tool: str) -> Path:
         """The output of a tool's process."""
         return self.logs / f"forward-{tool}.log"
 
-    ds_config = _Below("ds_config.json")
-    """The rendered DeepSpeed configuration of this attempt."""
-    train_config = _Below("train.json")
-    """The built-in trainer's configuration of this attempt."""
-    stop = _Below("stop")
-    """Exists when the ranks are asked to checkpoint and leave."""
+    ds_config = _Below("ds_config.json")  # the rendered DeepSpeed configuration of this attempt
+    train_config = _Below("train.json")  # the built-in trainer's configuration of this attempt
+    stop = _Below("stop")  # exists when the ranks are asked to checkpoint and leave
     resize = _Below("resize.json")
     """The reconciler's order, while the attempt waited in the queue, to begin with a smaller micro-batch."""
     search = _Below("search")
@@ -103,10 +92,8 @@ class AttemptPaths:
         """Of a search: the micro-batch that this rank had no memory for."""
         return self.dir / f"did-not-fit-{rank}.json"
 
-    logs = _Below("logs")
-    """Logs of the launcher and of each rank."""
-    ranks = _Below("ranks")
-    """A record per rank of how it ended."""
+    logs = _Below("logs")  # logs of the launcher and of each rank
+    ranks = _Below("ranks")  # a record per rank of how it ended
 
     def rank_record(self, rank: int) -> Path:
         """The record of how rank ``rank`` ended."""
@@ -156,10 +143,8 @@ class RunPaths:
         """The part of one experiment of the run that a tool has, and its id there."""
         return self.forward / f"{config_hash}-{tool}.json"
 
-    forward = _Below("forward")
-    """Files of the run for other tools."""
-    current = _Below("current")
-    """The generation that may write; older agents end themselves."""
+    forward = _Below("forward")  # files of the run for other tools
+    current = _Below("current")  # the generation that may write; older agents end themselves
 
     def attempt(self, generation: int) -> AttemptPaths:
         """The folder of an attempt."""
@@ -180,10 +165,8 @@ class CampaignPaths:
 
     marker = _Below(MARKER)
     """The marker of the folder. If it is missing, so is the shared folder."""
-    runs = _Below("runs")
-    """The folders of all runs."""
-    batches = _Below("batches")
-    """The folders of all job arrays."""
+    runs = _Below("runs")  # the folders of all runs
+    batches = _Below("batches")  # the folders of all job arrays
 
     @cached_property
     def data(self) -> Path:

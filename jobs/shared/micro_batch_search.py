@@ -10,23 +10,14 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Final
 
-COMFORTABLE: Final = 8
-"""The first size of a search, if it divides the share."""
-
-PAYS: Final = 0.03
-"""Two sizes in a row that gain less than this over the best so far end a search."""
-
-AS_FAST: Final = 0.02
-"""The smallest of sizes whose speeds differ by less is chosen: the rest of the memory stays free."""
-
-FULL: Final = 0.92
-"""Of the usable memory: above it the allocator begins to retry, and a run is not recommended."""
-
+COMFORTABLE: Final = 8  # the first size of a search, if it divides the share
+PAYS: Final = 0.03  # two sizes in a row that gain less than this over the best so far end a search
+AS_FAST: Final = 0.02  # the smallest of sizes whose speeds differ by less is chosen: the rest of the memory stays free
+FULL: Final = 0.92  # of the usable memory: above it the allocator begins to retry, and a run is not recommended
 SEARCH_PASSES: Final = 2
 """Micro-batches of a timed optimizer step: the first shows the time of another, the last that of the update."""
 
-SEARCH_S: Final = 60.0
-"""For so long a search goes on to larger sizes, from its first measurement."""
+SEARCH_S: Final = 60.0  # for so long a search goes on to larger sizes, from its first measurement
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-Shape = Mapping[str, Any]
-"""Fields of a Transformers configuration, `model_type` among them."""
-
+Shape = Mapping[str, Any]  # fields of a Transformers configuration, `model_type` among them
 VOCAB_MULTIPLE: Final = 128
 """Rows of random embeddings are a multiple of this: tensor cores read 128 numbers of two bytes at once."""
 
-BYTES: Final = "bytes"
-"""The tokenizer that needs no files: ids are the bytes of a text."""
-
-BYTES_VOCABULARY: Final = 257
-"""Its ids: 256 bytes and the end of a document."""
-
+BYTES: Final = "bytes"  # the tokenizer that needs no files: ids are the bytes of a text
+BYTES_VOCABULARY: Final = 257  # its ids: 256 bytes and the end of a document
 PLAIN_CAUSAL_MODELS: Final = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
 """Types with plain causal attention; other types may use windows, soft caps or sinks."""
 

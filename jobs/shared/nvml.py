@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 POWER_AVERAGE_FIELD = 185
 POWER_INSTANT_FIELD = 186
-_VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Names of a field's value, by its type."""
-
+_VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # names of a field's value, by its type
 T = TypeVar("T")
 Figures = dict[str, float | int]
 

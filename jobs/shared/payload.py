@@ -24,32 +24,7 @@ SETUP_PYTHON: Final = "CAMPAIGN_PYTHON"
 
 @dataclass(frozen=True)
 class Payload(Document):
-    """One attempt, complete: an agent needs nothing else to run it.
-
-    Attributes:
-        command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
-        python: the interpreter of the launcher and the ranks, unless `setup_chooses` and `setup` names another.
-        store: URL without a password, or None if agents must leave the store alone (SQLite).
-        target_step: optimizer step at which the run is complete; None if only the script knows.
-        steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
-        min_resume_step: step of the newest checkpoint in the store; resuming from an older one is an event.
-        mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
-        train: the built-in trainer's configuration, or None for a script of the user's own.
-        user_patterns: regular expressions whose lines in a log are worth keeping.
-        telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
-        params: the matrix's values for the run, by short names.
-        metrics: regular expressions that find metrics in the output of a script of the user's own.
-        forward: tools that get its metrics too, each with its options.
-        workdir: folder in which the ranks start; "" for the agent's own.
-        code: the copy of the code that the ranks run, see `code_copy`; "" for none.
-        search: runs with the same key train with the same micro-batch, which the first of them searches for from
-            ``micro_batch`` on; "" if it is given.
-        retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
-        recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
-        task, position: its place in a job that runs several attempts; None if it has the job for itself.
-        likely_s: how long it will likely take, if like runs have shown it; only of a job that runs several.
-        job_token: the array of that job, which ran already when the attempt was submitted; "" for its own.
-    """
+    """One attempt, complete: an agent needs nothing else to run it."""
 
     closed: ClassVar[bool] = True  # a job runs it, and it holds the spec's `env`
     __pydantic_config__ = EXACT
@@ -66,39 +41,48 @@ class Payload(Document):
     nodes: int
     ranks_per_node: int
     gpus_per_node: int
-    python: str
-    command: tuple[str, ...]
+    python: str  # the interpreter of the launcher and the ranks, unless `setup_chooses` and `setup` names another
+    command: tuple[str, ...]  # script and arguments for each rank; ``["-m", module, ...]`` runs a module
     global_batch: int | None
     micro_batch: int | None
     accumulation: int | None
     seed: int
-    target_step: int | None
-    steps_decide: bool
+    target_step: int | None  # optimizer step at which the run is complete; None if only the script knows
+    steps_decide: bool  # true if exit 0 before ``target_step`` is not success (the built-in trainer)
     ds_config: Mapping[str, Any]
+    # the built-in trainer's configuration, or None for a script of the user's own
     train: Mapping[str, Any] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    store: str | None = None
+    store: str | None = None  # URL without a password, or None if agents must leave the store alone (SQLite)
+    # limit on each rank's memory of its GPU, else on its address space; None for none
     mem_per_process_bytes: int | None = None
-    user_patterns: tuple[str, ...] = ()
-    min_resume_step: int = 0
-    telemetry_s: float = 0.0
-    params: Mapping[str, Any] = field(default_factory=dict)
+    user_patterns: tuple[str, ...] = ()  # regular expressions whose lines in a log are worth keeping
+    min_resume_step: int = 0  # step of the newest checkpoint in the store; resuming from an older one is an event
+    telemetry_s: float = 0.0  # seconds between two samples of the node's GPUs, 0 for none
+    params: Mapping[str, Any] = field(default_factory=dict)  # the matrix's values for the run, by short names
+    # regular expressions that find metrics in the output of a script of the user's own
     metrics: Mapping[str, str] = field(default_factory=dict)
+    # tools that get its metrics too, each with its options
     forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    workdir: str = ""
-    code: str = ""
+    workdir: str = ""  # folder in which the ranks start; "" for the agent's own
+    code: str = ""  # the copy of the code that the ranks run, see `code_copy`; "" for none
+    # runs with the same key train with the same micro-batch, which the first of them searches for from ``micro_batch``
+    # on; "" if it is given
     search: str = ""
+    # retry_epoch, changes: the attempt's fields in the store, for a store that has lost it
     retry_epoch: int = 0
     changes: str = ""
-    recorded_s: float = 0.0
+    recorded_s: float = 0.0  # when the attempt's campaign was recorded, 0 if unknown: a new store records it anew
     setup_chooses: bool = False
     launcher: str = "deepspeed"
     launcher_options: tuple[str, ...] = ()
     container: Mapping[str, Any] | None = None
+    # task, position: its place in a job that runs several attempts; None if it has the job for itself
     task: int | None = None
     position: int | None = None
+    # how long it will likely take, if like runs have shown it; only of a job that runs several
     likely_s: float | None = None
-    job_token: str = ""
+    job_token: str = ""  # the array of that job, which ran already when the attempt was submitted; "" for its own
 
     @property
     def world_size(self) -> int:

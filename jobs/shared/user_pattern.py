@@ -11,10 +11,8 @@ import time
 from types import FrameType
 from typing import Final, NoReturn
 
-SEARCH_S: Final = 0.1
-"""Of processor time, for all lines of an attempt: most patterns need less than a thousandth of it."""
-AGAIN_S: Final = 0.01
-"""Between two signals, in case an exception is swallowed, as in a destructor."""
+SEARCH_S: Final = 0.1  # of processor time, for all lines of an attempt: most patterns need less than a thousandth of it
+AGAIN_S: Final = 0.01  # between two signals, in case an exception is swallowed, as in a destructor
 
 
 class UserPattern:

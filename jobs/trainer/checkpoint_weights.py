@@ -22,8 +22,7 @@ WHOLE: Final = "mp_rank_00_model_states.pt"
 """DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. If ranks share layers, it is the
 first of several files, with the weights of the first of these ranks."""
 
-_MODEL: Final = "model."
-"""Name of the model in the trained module."""
+_MODEL: Final = "model."  # name of the model in the trained module
 
 
 class SavedWeights:

@@ -18,21 +18,17 @@ SUFFIXES = (".txt", *RECORDS)
 
 @dataclass(frozen=True)
 class Corpus:
-    """A stream of text. A plain text file is a document; so is each record of other files or of the hub.
-
-    Attributes:
-        split: of a folder, the files whose path begins so; a slice (`train[:20%]`) takes part of the records, and of a
-            text file's lines.
-        pad_to: each document, and each line of a text file, is to become a sample of so many tokens; None to join them.
-        max_tokens: tokens to prepare, at most; None for all.
-    """
+    """A stream of text. A plain text file is a document; so is each record of other files or of the hub."""
 
     path: str
     name: str | None
+    # of a folder, the files whose path begins so; a slice (`train[:20%]`) takes part of the records, and of a text
+    # file's lines
     split: str | None
     text_field: str
+    # each document, and each line of a text file, is to become a sample of so many tokens; None to join them
     pad_to: int | None = None
-    max_tokens: int | None = None
+    max_tokens: int | None = None  # tokens to prepare, at most; None for all
 
     def identity(self) -> list[object]:
         """Return the text's identity as JSON: for local files path, size and time, else the hub's names."""

@@ -11,8 +11,7 @@ from torch import nn
 
 from .whole_blocks import blocks_of
 
-MULTIPLE: Final = 16
-"""The GPU's FP8 products need sizes that are multiples of it."""
+MULTIPLE: Final = 16  # the GPU's FP8 products need sizes that are multiples of it
 
 
 def use_fp8(model: nn.Module, *, emulate: bool) -> int:

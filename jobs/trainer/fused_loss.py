@@ -16,9 +16,7 @@ from torch import Tensor, library
 from torch.nn import functional as F
 
 IGNORED_TARGET = -100
-STRETCH = 8192
-"""Tokens at a time: large enough for the matrix units, and 0.8 GB of logits for GPT-2."""
-
+STRETCH = 8192  # tokens at a time: large enough for the matrix units, and 0.8 GB of logits for GPT-2
 _FP16_ROOM = 256.0
 
 

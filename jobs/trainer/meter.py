@@ -20,8 +20,7 @@ from .config import TrainerConfig
 from .sampling import to_device
 from .speed import Speed, Work, peak_flops, profiled_steps
 
-MEMORY_STEP = 3
-"""Steps of an attempt after which its memory has seen every kind of peak."""
+MEMORY_STEP = 3  # steps of an attempt after which its memory has seen every kind of peak
 
 
 @dataclass(frozen=True)

@@ -43,21 +43,15 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts of a model that its speed relates to, without padding of the vocabulary.
-
-    Attributes:
-        matrix_parameters: weights that multiply for each token.
-        attention_width: heads times head size, the mean over layers; a layer with a window counts in proportion.
-        flops_per_token: ``6 matrix_parameters + 12 layers attention_width seq_len``.
-    """
+    """Facts of a model that its speed relates to, without padding of the vocabulary."""
 
     parameters: int
-    matrix_parameters: float
+    matrix_parameters: float  # weights that multiply for each token
     layers: int
     width: int
-    attention_width: float
+    attention_width: float  # heads times head size, the mean over layers; a layer with a window counts in proportion
     vocab_size: int
-    flops_per_token: float
+    flops_per_token: float  # ``6 matrix_parameters + 12 layers attention_width seq_len``
 
 
 class NextTokenLoss(nn.Module):

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 
 from .config import TrainerConfig
 
-VERIFIED: Final = ("0.19.8",)
-"""Versions of DeepSpeed with which the patches were tested."""
+VERIFIED: Final = ("0.19.8",)  # versions of DeepSpeed with which the patches were tested
 
 
 def state(config: TrainerConfig) -> Literal["on", "off", "unverified"]:

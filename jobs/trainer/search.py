@@ -24,8 +24,7 @@ from .config import Job, TrainerConfig
 from .engine import Engine, advance
 from .model import NextTokenLoss
 
-TIMED: Final = 3
-"""Optimizer steps whose median counts, after a step that allocates and compiles."""
+TIMED: Final = 3  # optimizer steps whose median counts, after a step that allocates and compiles
 
 
 def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job) -> None:

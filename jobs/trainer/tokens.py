@@ -12,8 +12,7 @@ from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-END = "<|endoftext|>"
-"""Transformers' name for the id that ends a document of bytes."""
+END = "<|endoftext|>"  # Transformers' name for the id that ends a document of bytes
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -26,8 +26,7 @@ class TorchEngine(ABC):
     `skipped_steps`: optimizer steps left out because fp16 gradients overflowed.
     """
 
-    stage: ClassVar[int]
-    """The stage of ZeRO that divides the same among the ranks."""
+    stage: ClassVar[int]  # the stage of ZeRO that divides the same among the ranks
 
     def __init__(
         self, module: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device

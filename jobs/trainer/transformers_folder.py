@@ -31,9 +31,7 @@ from .saving import TAG
 from .tokens import load_tokenizer, save_tokenizer
 
 FORMATS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FILE_SIZE: Final = "4GB"
-"""Of weights: a size that all hubs and file systems accept."""
-
+FILE_SIZE: Final = "4GB"  # of weights: a size that all hubs and file systems accept
 _PIECES: Final = "pieces"
 
 

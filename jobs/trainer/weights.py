@@ -21,9 +21,7 @@ from deepspeed.runtime.zero.partition_parameters import is_zero_param
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-WHOLE_BYTES = 1_000_000_000
-"""Layers of at least so many bytes are drawn before they are partitioned."""
-
+WHOLE_BYTES = 1_000_000_000  # layers of at least so many bytes are drawn before they are partitioned
 _HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

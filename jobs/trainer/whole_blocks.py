@@ -14,9 +14,7 @@ from torch import nn
 
 from .model import whole_shape
 
-DEFAULT_AHEAD: Final = 50_000_000
-"""DeepSpeed's own ``stage3_prefetch_bucket_size``, in elements."""
-
+DEFAULT_AHEAD: Final = 50_000_000  # DeepSpeed's own ``stage3_prefetch_bucket_size``, in elements
 _PREFETCH: Final = {"stage3_prefetch_bucket_size", "prefetch_bucket_size"}
 
 
