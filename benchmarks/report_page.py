@@ -75,12 +75,7 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
             pass
         with store.write() as conn:
             queries.update_attempt(
-                conn,
-                attempt,
-                state=AttemptState.COMPLETED,
-                failure_class="completed",
-                started_s=1.0,
-                ended_s=1000.0,
+                conn, attempt, state=AttemptState.COMPLETED, failure_class="completed", started_s=1.0, ended_s=1000.0
             )
     store.close()
 

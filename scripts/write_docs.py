@@ -273,11 +273,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield docs / "cli.md", command_line()
     for name, document in documents().items():
         yield docs / "schemas" / f"{name}.json", json.dumps(document.schema(), indent=1) + "\n"
-    parts = {
-        "architecture.md": package_table(),
-        "spec.md": reference(),
-        "failures.md": failure_table(),
-    }
+    parts = {"architecture.md": package_table(), "spec.md": reference(), "failures.md": failure_table()}
     for name, part in parts.items():
         page = docs / name
         yield page, _with_part(page.read_text(encoding="utf-8"), part)

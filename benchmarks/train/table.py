@@ -13,11 +13,7 @@ from .work import YARDSTICK, Work
 Run = Mapping[str, Any]
 """One repeat of a variant: ``repeat``, and either its figures (see ``run_document``) or ``error``."""
 
-PEAK_FLOPS = (
-    (r"H200 NVL|H100 NVL", 835e12),
-    (r"H200|GH200|H100.*(HBM3|SXM)", 989e12),
-    (r"A100", 312e12),
-)
+PEAK_FLOPS = ((r"H200 NVL|H100 NVL", 835e12), (r"H200|GH200|H100.*(HBM3|SXM)", 989e12), (r"A100", 312e12))
 """Dense bf16 and fp16 operations a second by the device's name, the first that matches, from NVIDIA's data sheets."""
 
 DRAWS = 10_000

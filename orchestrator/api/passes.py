@@ -85,11 +85,7 @@ def _measured(store: Store, campaign: CampaignRow, names: Collection[str]) -> Ma
 
 
 def until_settled(
-    store: Store,
-    campaign: CampaignRow,
-    interval_s: float | None = None,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
+    store: Store, campaign: CampaignRow, interval_s: float | None = None, *, sleep: Callable[[float], None] = time.sleep
 ) -> Generator[tuple[Pass | Exception, CampaignStatus | None]]:
     """Make passes until every run is settled, by this reconciler or another.
 

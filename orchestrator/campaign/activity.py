@@ -31,13 +31,6 @@ LOOKS: Final[dict[str, tuple[str, str]]] = {
 """Sign and colour of each state of a run or an attempt, in the order of a run's life."""
 
 
-def step_text(step: int | None, target_step: int | None) -> str:
-    """`120/1,000`, `–/1,000` before the first step; "" if nothing is known."""
-    if step is None:
-        return f"–/{target_step:,}" if target_step else ""
-    return f"{step:,}/{target_step:,}" if target_step else f"{step:,}"
-
-
 TRAINING: Final = "training"
 _PHASES: Final = {
     "start": "starting",
@@ -67,7 +60,7 @@ def why(run: RunStatus, now_s: float) -> str:
     quiet = run.ts_s is not None and now_s - heard_s > max(120.0, 20 * (run.step_time_s or 0.0))
     if run.shown == RunState.RUNNING and quiet and not run.reason:
         return f"silent for {duration(now_s - heard_s)}"
-    return clean(run.reason)
+    return run.reason and clean(run.reason)
 
 
 def turn(status: CampaignStatus) -> str:
@@ -78,17 +71,12 @@ def turn(status: CampaignStatus) -> str:
 
 
 _EVENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "script.start": lambda data: (
-        f"training starts after step {data['step']:,.0f}, set up in {duration(data['setup_s'])}"
-    ),
+    "script.start": lambda data: f"training starts after step {data['step']:,.0f}",
     "script.target": lambda data: f"trains to step {data['steps']:,.0f}",
     "script.checkpoint": lambda data: f"checkpoint of step {data['step']:,.0f}, {size(data['size_bytes'])}",
     "script.memory": lambda data: f"at most {data['peak_reserved_gb']:.1f} GB of memory reserved",
     "script.speed": lambda data: f"{short_number(data['tokens_per_s'])} tokens/s after the warm-up",
-    "script.profile": lambda data: f"profile from step {data['first_step']:,.0f} in {clean(data['folder'])}",
-    "script.micro_batch_trial": lambda data: (
-        f"micro-batch {data['micro_batch']:.0f}: {figure(data['step_s'])} s a step"
-    ),
+    "script.micro_batch_trial": lambda data: f"micro-batch {data['micro_batch']:.0f}: {data['step_s']:.4g} s a step",
 }
 """The texts of events without a message, by kind; a script may give other fields than the built-in trainer."""
 
@@ -99,12 +87,9 @@ def event_text(event: EventRow) -> str:
         return clean(str(text))
     with suppress(LookupError, TypeError, ValueError, OverflowError):
         return _EVENTS[event.kind](event.data)
-    facts = [
-        f"{words(clean(name))} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)
-    ]
-    return shorten(
-        ": ".join(part for part in (words(event.kind.removeprefix("script.")), ", ".join(facts)) if part), 120
-    )
+    facts = (f"{words(clean(name))} {_fact(it)}" for name, it in event.data.items() if not isinstance(it, dict))
+    kind = words(event.kind.removeprefix("script."))
+    return shorten(": ".join(filter(None, (kind, ", ".join(facts)))), 120)
 
 
 def _fact(value: Any) -> str:

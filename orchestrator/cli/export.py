@@ -18,16 +18,7 @@ from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
-from .console import (
-    campaign_argument,
-    echo_err,
-    echo_next,
-    echo_page,
-    names,
-    progress_shown,
-    store_options,
-    verb,
-)
+from .console import campaign_argument, echo_err, echo_next, echo_page, names, progress_shown, store_options, verb
 from .report import results_of_campaign
 
 if TYPE_CHECKING:

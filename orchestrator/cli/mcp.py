@@ -88,12 +88,7 @@ def _answering(tool: Tool) -> Tool:
 
 def _reading(place: PlaceOptions) -> list[Tool]:
     from dscampaign.orchestrator.api.campaign import Campaign
-    from dscampaign.orchestrator.campaign.documents import (
-        RunDetails,
-        campaign_document,
-        run_document,
-        status_document,
-    )
+    from dscampaign.orchestrator.campaign.documents import RunDetails, campaign_document, run_document, status_document
     from dscampaign.orchestrator.campaign.selection import open_selection
     from dscampaign.orchestrator.pages.plan import plan_document
 

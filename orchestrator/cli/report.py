@@ -176,9 +176,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         location = locate(place, words)
         compared = compare_operands(opened := location.open(), location.words)
         echo_either(
-            as_json,
-            lambda: comparison_document(compared, limits),
-            lambda page: comparison_page(compared, page, limits),
+            as_json, lambda: comparison_document(compared, limits), lambda page: comparison_page(compared, page, limits)
         )
         echo_age(opened, *compared.campaigns)
         outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}

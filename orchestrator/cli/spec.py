@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
 set_option: Final = click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field of the spec; repeatable.",
+    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Override a field of the spec; repeatable."
 )
 
 

@@ -76,11 +76,7 @@ def done_lines(outcome: Pass | Exception, status: CampaignStatus) -> Sequence[st
 
 
 def watch_passes(
-    store: Store,
-    campaign: CampaignRow,
-    interval_s: float | None = None,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
+    store: Store, campaign: CampaignRow, interval_s: float | None = None, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Run passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
 

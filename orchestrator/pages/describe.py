@@ -26,16 +26,7 @@ from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.exits import signal_name
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
-from dscampaign.orchestrator.formatting import (
-    clean,
-    count,
-    duration,
-    figure,
-    moment,
-    short_number,
-    source,
-    words,
-)
+from dscampaign.orchestrator.formatting import clean, count, duration, figure, moment, short_number, source, words
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 

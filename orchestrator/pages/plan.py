@@ -28,12 +28,7 @@ from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
 
 from .text import Cell, Page, Style, changed_line, changed_name, table
 
-_STYLES: Final = {
-    Sign.CREATE: Style.GREEN,
-    Sign.RESUBMIT: Style.YELLOW,
-    Sign.KEEP: Style.DIM,
-    Sign.CANCEL: Style.RED,
-}
+_STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
 _RIGHT: Final = "--r-rr--rw"

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dscampaign.db.records import RunStatus
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.orchestrator.campaign.activity import LOOKS, doing, step_text, why
+from dscampaign.orchestrator.campaign.activity import LOOKS, doing, why
 from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus
 from dscampaign.orchestrator.formatting import duration, figure, short_number
 
@@ -72,13 +72,21 @@ class Figure(NamedTuple):
     value: Callable[[ShownRun], float | None]
 
 
+def _step(row: ShownRun) -> str:
+    """`120/1,000`, `–/1,000` before the first step; "" if nothing is known."""
+    done, target = row.run.step, row.run.target_step
+    if not target:
+        return "" if done is None else f"{done:,}"
+    return f"{'–' if done is None else f'{done:,}'}/{target:,}"
+
+
 def _micro_batch(row: ShownRun) -> str:
     now = str(row.run.micro_batch or "")
     return f"{row.first_micro_batch}→{now}" if row.reduced else now
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
-    "step": Figure(lambda row: step_text(row.run.step, row.run.target_step), lambda row: row.share),
+    "step": Figure(_step, lambda row: row.share),
     "left": Figure(lambda row: "" if row.left_s is None else duration(row.left_s), lambda row: row.left_s),
     "loss": Figure(lambda row: figure(row.run.loss), lambda row: row.run.loss),
     "tok/s": Figure(lambda row: short_number(row.run.tokens_per_s), lambda row: row.run.tokens_per_s),

@@ -10,14 +10,7 @@ from statistics import median
 
 from dscampaign.db.records import COMPLETED_EARLY, AttemptRow, RunStatus
 from dscampaign.db.states import RunState
-from dscampaign.orchestrator.campaign.activity import why
-from dscampaign.orchestrator.campaign.status import (
-    TROUBLED,
-    CampaignStatus,
-    badness,
-    failures_of,
-    no_metrics,
-)
+from dscampaign.orchestrator.campaign.status import TROUBLED, CampaignStatus, badness, failures_of, no_metrics
 from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike
@@ -36,7 +29,7 @@ from dscampaign.orchestrator.formatting import (
 )
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
-from .rows import FIGURES, counts_text, shown_run, state_look
+from .rows import FIGURES, ShownRun, counts_text, shown_run, state_look
 from .text import Cell, Page, Style, changed_line, changed_name, fold, table
 
 
@@ -83,8 +76,10 @@ def status_page(
     """
     whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
     if height is None or (len(status.runs) <= height and not whole_conditions):
-        rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
-        lines = _page(status, page, rows, causes(status, page), whole)
+        shown = [shown_run(run, status) for run in status.runs]
+        changed = [changed_line(run.name, run.changes) for run in status.runs if run.changes]
+        rows = [*_runs_table(shown, page), *[""] * bool(changed), *(page.paint(line, Style.YELLOW) for line in changed)]
+        lines = _page(status, page, rows, causes(status, page), _notes(shown), whole)
         if height is None or _height(lines, page) <= height:
             return "\n".join(lines)
     return "\n".join(_screen(status, page, height))
@@ -95,29 +90,29 @@ def _page(
     page: Page,
     rows: Sequence[str],
     failures: Sequence[str],
+    notes: Sequence[str] | None = None,
     whole: CampaignStatus | None = None,
-    *,
-    brief: bool = False,
 ) -> list[str]:
+    """Put the sections together; without `notes` they are brief."""
     shown = [f"shown: {counts_text(status.shown_counts, status.early, page) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
-    silent = no_metrics(status.silent, status.campaign.name if brief else "") if status.silent else ""
+    silent = no_metrics(status.silent, status.campaign.name if notes is None else "") if status.silent else ""
     sections = [
         [_first_line(whole or status, page), *shown],
         rows,
         [page.paint(warning, Style.YELLOW) for warning in (mixed, silent) if warning],
         [page.paint(line, Style.DIM) for line in _sources(status)],
-        [page.paint(line, Style.DIM) for line in (() if brief else _notes(status))],
+        [page.paint(line, Style.DIM) for line in notes or ()],
         failures,
         [page.paint(line, Style.DIM) for line in _footer(whole or status)],
     ]
     return [line for section in sections if section for line in ("", *section)][1:]
 
 
-def _notes(status: CampaignStatus) -> list[str]:
+def _notes(rows: Sequence[ShownRun]) -> list[str]:
     """Why runs wait, or how long running ones have been silent: a line for each reason."""
-    noted = [(run.name, note) for run in status.runs if run.state not in TROUBLED and (note := why(run, status.now_s))]
-    return [f"{some([name for name, _ in same], 3)}: {same[0][1]}" for same in alike(noted, lambda pair: pair[1])]
+    noted = alike((row for row in rows if row.why and row.run.state not in TROUBLED), lambda row: row.why)
+    return [f"{some([row.name for row in same], 3)}: {same[0].why}" for same in noted]
 
 
 def _sources(status: CampaignStatus) -> list[str]:
@@ -133,7 +128,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     """The worst conditions, or runs if there are no repeats, and as many causes of failures as leave room for them."""
     failures = causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
-    around = _page(status, page, ["header", most], failures, brief=True)
+    around = _page(status, page, ["header", most], failures)
     room = max(_LEAST_ROWS, height - _height(around, page))
     conditions = alike(status.runs, lambda run: run.condition)
     if len(conditions) < len(status.runs):
@@ -142,9 +137,9 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         rows = table(page, _OF_CONDITIONS, [_condition_row(runs, status, page) for runs in worst_first], "-wrrr")
     else:
         shown = _fitting(status.runs, room)
-        rows = _runs_table(status, shown, page)
+        rows = _runs_table([shown_run(run, status) for run in shown], page)
     more = _more(status, len(status.runs) - len(shown))
-    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True)
+    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures)
 
 
 def _more(status: CampaignStatus, hidden: int) -> str:
@@ -158,13 +153,8 @@ def _height(lines: Sequence[str], page: Page) -> int:
     return sum(max(1, ceil(len(row) / width)) for row in rows)
 
 
-def _runs_table(status: CampaignStatus, runs: Sequence[RunStatus], page: Page) -> list[str]:
-    return table(page, _HEADER, (_row(run, status, page) for run in runs), _RIGHT, _DROPPED)
-
-
-def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
-    changed = [changed_line(run.name, run.changes) for run in runs if run.changes]
-    return ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
+def _runs_table(rows: Sequence[ShownRun], page: Page) -> list[str]:
+    return table(page, _HEADER, (_row(row, page) for row in rows), _RIGHT, _DROPPED)
 
 
 def _badness(runs: Sequence[RunStatus]) -> tuple[int, int]:
@@ -241,10 +231,11 @@ def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
     return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)
 
 
-def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]:
-    row = shown_run(run, status)
+def _row(row: ShownRun, page: Page) -> list[Cell | str]:
+    run = row.run
     figures: dict[str, Cell | str] = {name: FIGURES[name].text(row) for name in _HEADER[2:-2]}
-    figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW if row.reduced else Style.PLAIN)
+    if row.reduced:
+        figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW)
     name = changed_name(_shortened(run.name, page), run.changes)
     state = state_cell(run.shown, early=run.early, doing=row.doing)
     return [name, state, *figures.values(), run.job_id or "", run.node_list or ""]

@@ -118,7 +118,7 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
         queries.update_run(conn, world.run_id("new"), state=RunState.HELD, cause=cause)
         queries.update_run(conn, world.run_id("bad"), state=RunState.HELD, reason="out of room")
     assert [line for line in shown(capsys, "explain", "sweep", "new") if line.startswith("next")] == [
-        "next: campaign reconcile sweep --watch   (with HF_TOKEN set)",
+        "next: campaign reconcile sweep --watch   (with HF_TOKEN set)"
     ]
     assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign logs sweep bad"  # nobody knows the cause
     with world.store.read() as conn:

@@ -21,11 +21,7 @@ PLAIN = Page()
 
 def test_a_table_lines_up_whatever_its_colours() -> None:
     rows: list[list[Cell | str]] = [[Cell("a", Style.RED), "1,000", ""], ["longer", "2", ""]]
-    assert table(PLAIN, ("name", "n", "empty"), rows, "-r-") == [
-        "NAME        N",
-        "a       1,000",
-        "longer      2",
-    ]
+    assert table(PLAIN, ("name", "n", "empty"), rows, "-r-") == ["NAME        N", "a       1,000", "longer      2"]
     coloured = table(Page(colour=True), ("name", "n", "empty"), rows, "-r-")
     assert coloured[1] == "\x1b[31ma     \x1b[0m  1,000"
 

@@ -85,8 +85,7 @@ def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World
 
 
 @pytest.mark.parametrize(
-    ("ago_s", "said"),
-    [(0, "reconciled just now;"), (60, "reconciled 1 min ago;"), (600, "reconciled 10 min ago;")],
+    ("ago_s", "said"), [(0, "reconciled just now;"), (60, "reconciled 1 min ago;"), (600, "reconciled 10 min ago;")]
 )
 def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s: float, said: str) -> None:
     learned(world, asked_s=1_000_000.0)

@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.probe.node_report import (
-    Collective,
-    Device,
-    Disk,
-    Gpus,
-    Host,
-    NodeReport,
-    Software,
-)
+from dscampaign.jobs.probe.node_report import Collective, Device, Disk, Gpus, Host, NodeReport, Software
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.doctor.check_node import node_checks
 from dscampaign.orchestrator.doctor.requirements import Requirements
