@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from dscampaign.orchestrator.campaign.titles import mixed_code
@@ -26,9 +26,7 @@ from .ranking import (
     faster,
     faster_out,
     fastest_of,
-    is_unclear,
     is_unfinished,
-    learns_as_well,
     may_be_worse,
     median_loss,
     needs_least,
@@ -127,44 +125,27 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     out = {one.condition.name: reason for one in comparisons if (reason := unfit(one, lead))}
     fit = [one for one in comparisons if one.condition.name not in out]
     figure = _figure(lead, fit)
-    standing = list(fit) if lead in (Objective.SPEED, Objective.LOSS) else _scored(figure, fit)
-    measured = {one.condition.name for one in standing if one.speed or lead is Objective.LOSS}
+    scored = fit if lead in (Objective.SPEED, Objective.LOSS) else _scored(figure, fit)
+    scores = {one.condition.name: one for one in scored if one.speed or lead is Objective.LOSS}
     lacking = Reason(Why.NOT_MEASURED, detail=figure.label)
-    out |= {one.condition.name: lacking for one in fit if one.condition.name not in measured}
-    left = [one for one in fit if one.condition.name in measured]
+    out |= {one.condition.name: lacking for one in fit if one.condition.name not in scores}
+    left = [one for one in fit if one.condition.name in scores]
     remarks = tuple(_remarks(comparisons))
     if not left:
-        none = tuple(_out_row(one, None, out, lead) for one in comparisons)
-        against = {one.condition.title: out[one.condition.name] for one in comparisons}
-        return Answer(lead, _nothing(against), none, remarks=remarks)
-    standing = [one for one in standing if one.condition.name in measured]
-    chosen = _chosen(lead, left, standing)
-    fastest = fastest_of([one for one in left if one.speed] or left, lead)
-    learner = _learner(lead, chosen, left, fastest)
+        none = tuple(Row(one, Standing.OUT, why=out[one.condition.name]) for one in comparisons)
+        return Answer(lead, _nothing({row.condition.title: row.why for row in none if row.why}), none, remarks=remarks)
+    ranking = _Ranking(lead, figure, comparisons, left, scores, out)
+    chosen, fastest, learner = ranking.chosen, ranking.fastest, ranking.learner
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
-    rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
-    if undecided:
-        apart = {fastest.condition.name: Standing.FASTEST, learner.condition.name: Standing.LOWEST_LOSS}
-        rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
-        rows.sort(key=lambda row: row.condition.name not in apart)
     ahead = None if undecided or lead is not Objective.SPEED else faster_out(chosen, comparisons, out)
-    doubts = tuple(_doubts(lead, chosen, left, standing, comparisons, ahead))
-    if doubts and not undecided:
-        rows[0] = replace(rows[0], verdict=Standing.FIRST)
-    doubt, title = doubts[0].code if doubts else None, _name(chosen.condition)
-    start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
-    claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)
-    if doubt is Why.VARIES and not undecided and (lead is not Objective.LOSS or chosen is learner):
-        claim = f"{title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
+    doubts = tuple(ranking.doubts(ahead))
+    rows = ranking.rows(undecided=undecided, doubtful=bool(doubts))
+    claim = _undecided(fastest, learner) if undecided else ranking.claim(rows, doubts, ahead)
     reasons = [one for one in doubts if not (undecided and one.code is Why.VARIES)] or ([ahead] if ahead else [])
-    if ahead in reasons[:1] and len(rows) > 1:
-        verb = f"{title} looks" if doubts else f"{start}:"
-        claim = f"{verb} fastest of {len(rows)} comparable (of {len(comparisons)})"
-    others = sorted((one for one in comparisons if one.condition.name in out), key=pace, reverse=True)
     return Answer(
         lead=lead,
         sentence=_sentence(claim, reasons),
-        rows=(*rows, *(_out_row(one, chosen, out, lead) for one in others)),
+        rows=(*rows, *ranking.rows_out()),
         chosen=None if undecided else chosen.condition,
         fastest=fastest.condition if fastest.speed else None,
         learner=learner.condition,
@@ -202,140 +183,171 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
     """Return conditions with a score of each repeat in place of its speed; without those that were not measured."""
     scored = []
     for one in compared:
-        values = [figure.of(run) for run in one.condition.counted]
-        finite = [value for value in values if value is not None and math.isfinite(value) and value > 0]
-        scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in finite)
-        if finite and len(finite) == len(values):
-            of_repeat = dict(zip((run.repeat for run in one.condition.counted), scores, strict=True))
-            blocks = {block: of_repeat[block[0]] for block in one.blocks}
-            scored.append(replace(one, speeds=scores, speed=estimate(scores), blocks=blocks, spent=0.0))
+        values = {run.repeat: figure.of(run) for run in one.condition.counted}
+        known = {n: value for n, value in values.items() if value is not None and math.isfinite(value) and value > 0}
+        if known and len(known) == len(values):
+            scores = {n: value if figure.better is Better.HIGHER else 1.0 / value for n, value in known.items()}
+            speeds, blocks = tuple(scores.values()), {block: scores[block[0]] for block in one.blocks}
+            scored.append(replace(one, speeds=speeds, speed=estimate(speeds), blocks=blocks, spent=0.0))
     return scored
 
 
-def _chosen(
-    lead: Objective, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
-) -> BaselineComparison:
-    if lead is Objective.SPEED:
-        return fastest_of(left)
-    if lead is Objective.LOSS:
-        lowest = min(left, key=median_loss)
-        return fastest_of([one for one in left if _learns_like(one, lowest)], lead)
-    able = {one.condition.name for one in standing if not any(faster(other, one) for other in standing)}
-    return max((one for one in left if one.condition.name in able), key=pace)
+@dataclass(frozen=True)
+class _Ranking:
+    """The conditions that may be chosen.
+
+    Attributes:
+        scores: by name; of other objectives than speed and loss, a score of each repeat is in place of its speed.
+        out: the reasons against the other conditions.
+    """
+
+    lead: Objective
+    figure: Metric
+    comparisons: Sequence[BaselineComparison]
+    left: Sequence[BaselineComparison]
+    scores: Mapping[str, BaselineComparison]
+    out: Mapping[str, Reason]
+
+    @cached_property
+    def chosen(self) -> BaselineComparison:
+        if self.lead is Objective.SPEED:
+            return fastest_of(self.left)
+        if self.lead is Objective.LOSS:
+            return fastest_of([one for one in self.left if _learns_like(one, self._lowest)], self.lead)
+        scores = list(self.scores.values())
+        able = {one.condition.name for one in scores if not any(faster(other, one) for other in scores)}
+        return max((one for one in self.left if one.condition.name in able), key=pace)
+
+    @property
+    def _lowest(self) -> BaselineComparison:
+        return min(self.left, key=median_loss)
+
+    @cached_property
+    def fastest(self) -> BaselineComparison:
+        return fastest_of([one for one in self.left if one.speed] or self.left, self.lead)
+
+    @cached_property
+    def learner(self) -> BaselineComparison:
+        if self.lead is Objective.SPEED:
+            return fastest_of(best_learners(self.left, self.fastest))
+        return self._lowest if self.lead is Objective.LOSS else self.chosen
+
+    def rows(self, *, undecided: bool, doubtful: bool) -> list[Row]:
+        def score(one: BaselineComparison) -> float:
+            return median_loss(one) if self.lead is Objective.LOSS else -pace(self.scores[one.condition.name])
+
+        others = sorted((one for one in self.left if one is not self.chosen), key=score)
+        rows = [self._row(one, self._verdict(one)) for one in (self.chosen, *others)]
+        if undecided:
+            apart = {self.fastest.condition.name: Standing.FASTEST, self.learner.condition.name: Standing.LOWEST_LOSS}
+            rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
+            rows.sort(key=lambda row: row.condition.name not in apart)
+        elif doubtful:
+            rows[0] = replace(rows[0], verdict=Standing.FIRST)
+        return rows
+
+    def rows_out(self) -> list[Row]:
+        others = sorted((one for one in self.comparisons if one.condition.name in self.out), key=pace, reverse=True)
+        return [replace(self._row(one, Standing.OUT), why=self.out[one.condition.name], figure="") for one in others]
+
+    def _row(self, one: BaselineComparison, verdict: Standing) -> Row:
+        loss = compare_losses(one, self.chosen) if self.lead is Objective.LOSS else None
+        return Row(one, verdict, times_as_fast(one, self.chosen), loss, self._figure_text(one))
+
+    def _figure_text(self, one: BaselineComparison) -> str:
+        if self.lead is Objective.SPEED:
+            return speed_text(one)
+        if self.lead is Objective.LOSS:
+            return f"{loss_number(median_loss(one))}{one.loss_unit}" if one.losses else ""
+        median = estimate([value for run in one.condition.counted if (value := self.figure.of(run)) is not None])
+        return self.figure.text(median.value) if median else ""
+
+    def _verdict(self, one: BaselineComparison) -> Standing:
+        if one is self.chosen:
+            return Standing.BEST
+        order = Standing.NOT_PROVEN if unlike(one.condition, self.chosen.condition) else self._order(one)
+        if self.lead is Objective.LOSS:
+            loss = compare_losses(one, self.chosen).verdict
+            return order if loss is Standing.EQUAL and order is Standing.SLOWER else loss
+        return Standing.WORSE if order is Standing.SLOWER and self.lead is not Objective.SPEED else order
+
+    def _order(self, one: BaselineComparison) -> Standing:
+        return compare_speeds(self.scores[one.condition.name], self.scores[self.chosen.condition.name])
+
+    def doubts(self, ahead: Reason | None) -> Iterator[Reason]:
+        conditions = [one.condition for one in self.comparisons]
+        if code := mixed_code((run.name, run.code) for one in conditions for run in one.counted):
+            yield Reason(Why.DIFFERENT_CODE, detail=code)
+        if waiting := [one.title for one in conditions if is_unfinished(one)]:
+            yield Reason(Why.PROVISIONAL, tuple(waiting))
+        yield from self._loss_doubts() if self.lead is Objective.LOSS else self._speed_doubts(ahead)
+        yield from circumstances(self.chosen.condition, [one.condition for one in self.left])
+
+    def _speed_doubts(self, ahead: Reason | None) -> Iterator[Reason]:
+        if few := few_repeats([one.condition for one in self.left], losses=False):
+            yield few
+            return
+        unsure = [one.condition for one in self.left if one.loss.difference is None or one.loss.difference.low is None]
+        if unsure:
+            yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
+            return
+        if ahead and ahead.code is Why.FASTER_UNPROVEN:
+            yield ahead
+        if may_be_worse(self.chosen):
+            loss = self.chosen.loss
+            most = loss.difference.high if loss.difference else None
+            yield Reason(Why.LOSS_VARIES, number=most, unit=self.chosen.loss_unit, detail=loss_margin(loss.margin))
+        others = [one for one in self.left if one is not self.chosen]
+        if unclear := [one.condition.title for one in others if self._order(one) is Standing.NOT_PROVEN]:
+            good = "fast" if self.lead is Objective.SPEED else "good"
+            yield Reason(Why.VARIES, tuple(unclear), detail=good)
+
+    def _loss_doubts(self) -> Iterator[Reason]:
+        others = [one for one in self.left if one is not self.chosen]
+        known = (Standing.WORSE, Standing.EQUAL)
+        unclear = [one.condition for one in others if compare_losses(one, self.chosen).verdict not in known]
+        if unclear:
+            few = few_repeats([self.chosen.condition, *unclear], losses=True)
+            yield few or Reason(Why.VARIES, tuple(one.title for one in unclear), detail="good")
+
+    def claim(self, rows: Sequence[Row], doubts: Sequence[Reason], ahead: Reason | None) -> str:
+        doubt, title = doubts[0].code if doubts else None, _name(self.chosen.condition)
+        start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
+        if ahead and doubt in (None, ahead.code) and len(rows) > 1:
+            verb = f"{title} looks" if doubts else f"{start}:"
+            return f"{verb} fastest of {len(rows)} comparable (of {len(self.comparisons)})"
+        if doubt is Why.VARIES and (self.lead is not Objective.LOSS or self.chosen is self.learner):
+            return f"{title} looks {'fastest' if self.lead is Objective.SPEED else f'best by {self.lead}'}"
+        return f"{start}: {self._advantage(rows)}"
+
+    def _advantage(self, rows: Sequence[Row]) -> str:
+        chosen, tied = self.chosen, [row.comparison for row in rows if row.verdict is Standing.EQUAL]
+        if len(rows) == 1:
+            return "no alternative qualifies"
+        if self.lead is Objective.LOSS and chosen is self.learner:
+            return f"lowest {chosen.loss_is} loss"
+        if self.lead is Objective.LOSS:
+            same = sum(row.verdict in (Standing.EQUAL, Standing.SLOWER) for row in rows)
+            return f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
+        if self.lead is not Objective.SPEED:
+            return f"least {self.figure.label}, {rows[0].figure}"
+        if tied:
+            least = ", least memory" if needs_least(chosen, tied) else ""
+            return f"as fast as {count(len(tied), 'other')}{least}"
+        return _beside_baseline(chosen) or f"the fastest of {len(rows)}"
 
 
-def _learner(
-    lead: Objective, chosen: BaselineComparison, left: Sequence[BaselineComparison], fastest: BaselineComparison
-) -> BaselineComparison:
-    if lead is Objective.SPEED:
-        return fastest_of(best_learners(left, fastest))
-    return min(left, key=median_loss) if lead is Objective.LOSS else chosen
+def _beside_baseline(chosen: BaselineComparison) -> str:
+    if chosen.is_baseline or not chosen.times_baseline:
+        return ""
+    same = ", same loss" if chosen.loss.verdict is Standing.EQUAL else ""
+    return f"{chosen.times_baseline.value:.2f} × the baseline's speed{same}"
 
 
 def _learns_like(one: BaselineComparison, lowest: BaselineComparison) -> bool:
     """Return whether it is shown to learn as well as the lowest, or differs by rounding only."""
-    same = one is lowest or learns_as_well(one, lowest)
+    same = one is lowest or compare_losses(one, lowest).verdict is Standing.EQUAL
     return same or math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
-
-
-def _ordered(
-    lead: Objective,
-    chosen: BaselineComparison,
-    left: Sequence[BaselineComparison],
-    standing: Sequence[BaselineComparison],
-) -> list[BaselineComparison]:
-    score = {one.condition.name: -median_loss(one) if lead is Objective.LOSS else pace(one) for one in standing}
-    others = sorted((one for one in left if one is not chosen), key=lambda one: -score[one.condition.name])
-    return [chosen, *others]
-
-
-def _row(
-    lead: Objective,
-    one: BaselineComparison,
-    chosen: BaselineComparison,
-    standing: Sequence[BaselineComparison],
-    figure: Metric,
-) -> Row:
-    by_name = {each.condition.name: each for each in standing}
-    own, best = by_name[one.condition.name], by_name[chosen.condition.name]
-    speed, loss = times_as_fast(one, chosen), compare_losses(one, chosen) if lead is Objective.LOSS else None
-    return Row(one, _verdict(lead, own, best), speed, loss, _figure_text(lead, one, figure))
-
-
-def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> str:
-    if lead is Objective.SPEED:
-        return speed_text(one)
-    if lead is Objective.LOSS:
-        return f"{loss_number(median_loss(one))}{one.loss_unit}" if one.losses else ""
-    median = estimate([value for run in one.condition.counted if (value := figure.of(run)) is not None])
-    return figure.text(median.value) if median else ""
-
-
-def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Standing:
-    if own is best:
-        return Standing.BEST
-    alike = not unlike(own.condition, best.condition)
-    order = compare_speeds(own, best) if alike else Standing.NOT_PROVEN
-    if lead is Objective.LOSS:
-        loss = compare_losses(own, best).verdict
-        return order if loss is Standing.EQUAL and order is Standing.SLOWER else loss
-    return Standing.WORSE if order is Standing.SLOWER and lead is not Objective.SPEED else order
-
-
-def _out_row(
-    one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason], lead: Objective
-) -> Row:
-    speed = times_as_fast(one, chosen) if chosen else None
-    loss = compare_losses(one, chosen) if chosen and lead is Objective.LOSS else None
-    return Row(one, Standing.OUT, speed, loss, why=out[one.condition.name])
-
-
-def _doubts(
-    lead: Objective,
-    chosen: BaselineComparison,
-    left: Sequence[BaselineComparison],
-    standing: Sequence[BaselineComparison],
-    comparisons: Sequence[BaselineComparison],
-    ahead: Reason | None,
-) -> Iterator[Reason]:
-    if code := mixed_code((run.name, run.code) for one in comparisons for run in one.condition.counted):
-        yield Reason(Why.DIFFERENT_CODE, detail=code)
-    if waiting := [one.condition.title for one in comparisons if is_unfinished(one.condition)]:
-        yield Reason(Why.PROVISIONAL, tuple(waiting))
-    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing, ahead)
-    yield from circumstances(chosen.condition, [one.condition for one in left])
-
-
-def _speed_doubts(
-    chosen: BaselineComparison,
-    left: Sequence[BaselineComparison],
-    standing: Sequence[BaselineComparison],
-    ahead: Reason | None,
-) -> Iterator[Reason]:
-    if few := few_repeats([one.condition for one in left], losses=False):
-        yield few
-        return
-    unsure = [one.condition for one in left if one.loss.difference is None or one.loss.difference.low is None]
-    if unsure:
-        yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
-        return
-    if ahead and ahead.code is Why.FASTER_UNPROVEN:
-        yield ahead
-    if may_be_worse(chosen):
-        most = chosen.loss.difference.high if chosen.loss.difference else None
-        yield Reason(Why.LOSS_VARIES, number=most, unit=chosen.loss_unit, detail=loss_margin(chosen.loss.margin))
-    best = next(one for one in standing if one.condition is chosen.condition)
-    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Standing.NOT_PROVEN]
-    if unclear:
-        good = "fast" if best is chosen else "good"  # others have scores
-        yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear), detail=good)
-
-
-def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[Reason]:
-    unclear = [one.condition for one in left if one is not chosen and is_unclear(one, chosen)]
-    if unclear:
-        few = few_repeats([chosen.condition, *unclear], losses=True)
-        yield few or Reason(Why.VARIES, tuple(one.title for one in unclear), detail="good")
 
 
 def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
@@ -346,30 +358,6 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
         yield Reason(Why.SHARED_NODE, number=sum(beside) / len(beside))
     for axis in ignored(run for one in comparisons for run in one.condition.runs):
         yield Reason(Why.IGNORED, (axis,))
-
-
-def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric, start: str) -> str:
-    tied = [row.comparison for row in rows if row.verdict is Standing.EQUAL]
-    if len(rows) == 1:
-        return f"{start}: no alternative qualifies"
-    if lead is Objective.LOSS:
-        return f"{start}: {_loss_claim(chosen, rows)}"
-    if lead is not Objective.SPEED:
-        return f"{start}: least {figure.label}, {rows[0].figure}"
-    if tied:
-        least = ", least memory" if needs_least(chosen, tied) else ""
-        return f"{start}: as fast as {count(len(tied), 'other')}{least}"
-    if chosen.is_baseline or not chosen.times_baseline:
-        return f"{start}: the fastest of {len(rows)}"
-    same = ", same loss" if chosen.loss.verdict is Standing.EQUAL else ""
-    return f"{start}: {chosen.times_baseline.value:.2f} × the baseline's speed{same}"
-
-
-def _loss_claim(chosen: BaselineComparison, rows: Sequence[Row]) -> str:
-    if min((row.comparison for row in rows), key=median_loss) is chosen:
-        return f"lowest {chosen.loss_is} loss"
-    same = sum(row.verdict in (Standing.EQUAL, Standing.SLOWER) for row in rows)
-    return f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
 
 
 def _undecided(fastest: BaselineComparison, learner: BaselineComparison) -> str:

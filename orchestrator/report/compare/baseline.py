@@ -11,17 +11,7 @@ from dscampaign.orchestrator.formatting import short_number
 
 from .blocks import Block, blocks_of
 from .conditions import Condition, few_repeats, unlike
-from .statistics import (
-    LEAST_REPEATS,
-    Estimate,
-    LossTest,
-    Standing,
-    estimate,
-    loss_margin,
-    loss_test,
-    order,
-    ratio,
-)
+from .statistics import LEAST_REPEATS, Estimate, LossTest, Standing, estimate, loss_margin, loss_test, order, ratio
 from .wording import interval
 
 
@@ -152,50 +142,44 @@ def compare_to_baseline(
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
     among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
-    losses = [_losses(condition, held_out=held_out) for condition in conditions]
+    blocks = blocks_of(conditions, in_tokens=in_tokens)
     comparisons = []
-    for condition, own in zip(conditions, losses, strict=True):
-        speeds = condition.speeds(in_tokens=in_tokens)
+    for condition in conditions:
+        speeds = tuple(speed for _, speed in condition.speeds(in_tokens=in_tokens))
         comparisons.append(
             BaselineComparison(
                 condition=condition,
                 is_baseline=condition is baseline,
                 in_tokens=in_tokens,
-                speeds=tuple(speed for _, speed in speeds),
-                speed=estimate([speed for _, speed in speeds]),
+                speeds=speeds,
+                speed=estimate(speeds),
                 times_baseline=None,
                 order=Standing.EQUAL,
                 loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
-                losses=tuple(own),
+                losses=tuple(_losses(condition, held_out=held_out)),
                 loss_is="held-out" if held_out else "final training",
                 more_memory=None if condition is baseline else _more_memory(condition, baseline),
                 among=among,
                 given_margin=margin,
+                blocks=blocks.speeds.get(condition.name, {}) if blocks else {},
+                spent=blocks.spent if blocks else 0.0,
             )
         )
-    if blocks := blocks_of(conditions, in_tokens=in_tokens):
-        comparisons = [
-            replace(one, blocks=blocks.speeds.get(one.condition.name, {}), paired_by=blocks.by, spent=blocks.spent)
-            for one in comparisons
-        ]
     beside = next((one for one in comparisons if one.is_baseline), None)
-    return [_beside(one, beside) if beside else one for one in comparisons]
+    return [_beside(one, beside, blocks.by if blocks else "") if beside else one for one in comparisons]
 
 
-def _beside(one: BaselineComparison, baseline: BaselineComparison) -> BaselineComparison:
-    """Return a comparison with its speed beside the baseline's."""
+def _beside(one: BaselineComparison, baseline: BaselineComparison, block: str) -> BaselineComparison:
+    if one.is_baseline:
+        return replace(one, times_baseline=times_as_fast(one, baseline))
+    is_paired = by_block([one, baseline])[1] is not None
     by_chance = unlike(one.condition, baseline.condition)
-    is_paired = not one.is_baseline and by_block([one, baseline])[1] is not None
     return replace(
         one,
-        paired_by=one.paired_by if is_paired else "",
+        paired_by=block if is_paired else "",
         times_baseline=times_as_fast(one, baseline),
         times_unpaired=ratio(one.speeds, baseline.speeds, one.among) if is_paired else None,
-        order=Standing.EQUAL
-        if one.is_baseline
-        else Standing.NOT_PROVEN
-        if by_chance
-        else compare_speeds(one, baseline),
+        order=Standing.NOT_PROVEN if by_chance else compare_speeds(one, baseline),
     )
 
 

@@ -126,8 +126,8 @@ class Condition:
 
     @property
     def heeds_config(self) -> bool:
-        """Whether the DeepSpeed configuration made for it is known to have been read."""
-        return any(run.heeds_config for run in self.runs)
+        """Whether the DeepSpeed configuration made for it is known to have been read: a user's script may not."""
+        return any(not run.own_loss or run.read_config for run in self.runs)
 
     @property
     def is_finite(self) -> bool:

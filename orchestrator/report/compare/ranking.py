@@ -135,22 +135,7 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
     if not better:
         return list(left)
     best = min(better, key=median_loss)
-    return [one for one in better if not learns_worse(one, best)]
-
-
-def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether that is shown."""
-    return compare_losses(one, other).verdict == Standing.EQUAL
-
-
-def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether that is proven."""
-    return compare_losses(one, other).verdict == Standing.WORSE
-
-
-def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether it may learn better than the other, as well or worse, as far as is known."""
-    return not learns_worse(one, other) and not learns_as_well(one, other)
+    return [one for one in better if compare_losses(one, best).verdict is not Standing.WORSE]
 
 
 def may_be_worse(one: BaselineComparison) -> bool:

@@ -155,8 +155,8 @@ def speed_change(change: Sensitivity) -> Estimate | None:
     share = 1.0 / len(timed)
     cells = weights_of(cell for before, after in timed for cell in ((after, share), (before, -share)))
     speeds, spent = by_block([one for one, _ in cells])
-    weights = [weight for _, weight in cells]
-    return contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, spent=spent)
+    weighted = tuple((own, weight) for own, (_, weight) in zip(speeds, cells, strict=True))
+    return contrast(weighted, among=timed[0][0].among, spent=spent)
 
 
 def speed_effect(change: Sensitivity) -> str:
@@ -217,8 +217,8 @@ def loss_change(change: Sensitivity) -> Estimate | None:
     """Return the mean difference of the losses over all pairs, with its interval over repeats with the same seed."""
     both = [(dict(before.losses), dict(after.losses)) for before, after in change.pairs]
     shared = set(both[0][0]).intersection(*(losses for pair in both for losses in pair))
-    gaps = [sum(after[seed] - before[seed] for before, after in both) / len(both) for seed in sorted(shared)]
-    return contrast([(gaps, 1.0)], additive=True, among=change.pairs[0][0].among)
+    gaps = tuple(sum(after[seed] - before[seed] for before, after in both) / len(both) for seed in sorted(shared))
+    return contrast(((gaps, 1.0),), additive=True, among=change.pairs[0][0].among)
 
 
 def proofs(change: Sensitivity) -> dict[str, bool]:

@@ -1,19 +1,6 @@
-"""Medians, comparisons with intervals, and their conclusions. Pure; needs NumPy.
+"""Medians, comparisons with intervals, and their conclusions: docs/results.md has the reasons. Pure; needs NumPy.
 
-The observations are runs, never steps: the steps of a run share its machine, its luck and its compiler, so a thousand
-of them are a single observation.
-
-A single condition has the median and the range of its repeats.
-
-Comparisons are of means: of the logarithms of speeds, which makes ratios, and of the differences of losses between runs
-with the same seed. Their intervals are Student's t with each condition's own variance (Welch 1947), at 95 % for all
-comparisons with a condition together (Bonferroni): `among` is their number. So in at most one campaign
-of twenty any difference is named that does not exist, and the interval of a condition that was chosen because it looks
-best holds its true value nineteen times in twenty, too. Equality is shown by two one-sided tests (Schuirmann 1987)
-against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
-
-If runs form blocks and the machine was slower in some, speeds are compared within each block, with the interval over
-blocks. Blocks that do not clearly differ are no pairs: three of them would cost half of the freedom.
+The observations are runs, never steps: the steps of a run share its machine, its luck and its compiler.
 """
 
 from __future__ import annotations
@@ -107,7 +94,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return _estimate(tuple(value for value in values if math.isfinite(value)))
 
 
-@lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
+@lru_cache(maxsize=100_000)  # a page asks for the same in several places
 def _estimate(values: tuple[float, ...]) -> Estimate | None:
     array = np.array(values)
     if not array.size:
@@ -118,44 +105,33 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
 
 
 def ratio(
-    above: Sequence[float], below: Sequence[float], among: int = 1, *, spent: float | None = None
+    above: Sequence[float], below: Sequence[float], among: int = 1, *, spent: float | None = None, sides: int = 2
 ) -> Estimate | None:
     """Return the ratio of two geometric means, with an interval if both sides have the repeats; values above 0."""
-    return contrast([(above, 1.0), (below, -1.0)], among=among, spent=spent)
+    return contrast(((tuple(above), 1.0), (tuple(below), -1.0)), among=among, spent=spent, sides=sides)
 
 
+@lru_cache(maxsize=10_000)
 def contrast(
-    cells: Sequence[tuple[Sequence[float], float]],
+    cells: tuple[tuple[tuple[float, ...], float], ...],
     *,
     additive: bool = False,
     among: int = 1,
     spent: float | None = None,
+    sides: int = 2,
 ) -> Estimate | None:
     """Return the product of geometric means, each to the power of its weight.
 
-    Weights of 1 and -1 make a ratio; 1, -1, -1 and 1 a ratio of ratios; divided by the number of pairs, their geometric
-    mean. Values are above 0; None if a cell has none. The interval needs ``LEAST_REPEATS`` in each cell.
+    Weights of 1 and -1 make a ratio; divided by the number of pairs, their geometric mean. Values are above 0; None if
+    a cell has none. The interval (Welch 1947) needs ``LEAST_REPEATS`` in each cell.
 
     Args:
         additive: return the sum of means, each times its weight, instead; values are any that are finite.
-        among: comparisons whose intervals hold together.
+        among: comparisons whose intervals hold together (Bonferroni).
         spent: None if values are independent. Else values at the same place of each cell are of the same block, and
-            share its luck: the interval is over blocks, with so many degrees of freedom less. All cells have as many
-            values.
+            share its luck: the interval is over blocks, with so many degrees of freedom less.
+        sides: of the interval, that are wrong at 5 % together; each of two one-sided tests has one.
     """
-    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among, spent)
-
-
-def _cells(cells: Sequence[tuple[Sequence[float], float]]) -> _Cells:
-    return tuple((tuple(values), weight) for values, weight in cells)
-
-
-_Cells = tuple[tuple[tuple[float, ...], float], ...]
-
-
-@lru_cache(maxsize=10_000)
-def _contrast(cells: _Cells, additive: bool, tail: float, spent: float | None) -> Estimate | None:
-    """Return the contrast; each end of its interval is wrong with the probability `tail`."""
     to_scale, back = (float, float) if additive else (math.log, math.exp)
     terms = [([to_scale(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
     if not terms or not all(values for values, _ in terms):
@@ -173,11 +149,8 @@ def _contrast(cells: _Cells, additive: bool, tail: float, spent: float | None) -
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
-    reach = 0.0
-    if inverse:
-        degrees = variance**2 / inverse
-        left = degrees - (spent or 0.0)
-        reach = student(left, tail) * math.sqrt(variance * degrees / left)
+    tail = (1.0 - COVERAGE) / sides / among
+    reach = student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
     return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
 
@@ -211,23 +184,13 @@ def order(
         among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
         spent: speeds at the same place are of the same block; see `contrast`.
     """
-    factor = ratio(speeds, baseline, among, spent=spent)
-    if factor is None or factor.low is None or factor.high is None:
+    factor, within = (ratio(speeds, baseline, among, spent=spent, sides=sides) for sides in (2, 1))
+    if not factor or not within or factor.low is None or factor.high is None or within.low is None:
         return Standing.NOT_PROVEN
     if abs(factor.value - 1.0) >= TIE and not factor.low <= 1.0 <= factor.high:
         return Standing.FASTER if factor.value > 1.0 else Standing.SLOWER
-    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, spent=spent)
-    return Standing.EQUAL if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Standing.NOT_PROVEN
-
-
-def _one_sided(
-    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False, spent: float | None = None
-) -> tuple[float, float]:
-    """Return the bounds of two one-sided tests; infinite with too few repeats."""
-    estimate_of = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, spent)
-    if estimate_of is None or estimate_of.low is None or estimate_of.high is None:
-        return -math.inf, math.inf
-    return estimate_of.low, estimate_of.high
+    is_close = within.low >= 1.0 / (1.0 + CLOSE) and (within.high or math.inf) <= 1.0 + CLOSE
+    return Standing.EQUAL if is_close else Standing.NOT_PROVEN
 
 
 def fisher(free: int, tail: float) -> float:
@@ -258,25 +221,19 @@ def loss_test(
     ended = {number: loss for number, loss in losses if math.isfinite(loss)}
     if len(ended) < len(losses):
         return LossTest(Standing.WORSE, None, margin, "a loss is not finite")
-    differences = [loss - base[number] for number, loss in sorted(ended.items()) if number in base]
-    return _concluded(differences, margin, among)
-
-
-def _concluded(differences: Sequence[float], margin: float, among: int) -> LossTest:
-    pairs = [(differences, 1.0)]
-    difference = contrast(pairs, additive=True, among=among)
-    if difference is None:
+    gaps = tuple(loss - base[number] for number, loss in sorted(ended.items()) if number in base)
+    difference, within = (contrast(((gaps, 1.0),), additive=True, among=among, sides=sides) for sides in (2, 1))
+    if not difference or not within:
         return LossTest(Standing.NOT_PROVEN, None, margin, "no repeat of both reported this loss")
-    if difference.low is None or difference.high is None:
+    if difference.low is None or difference.high is None or within.low is None or within.high is None:
         return LossTest(Standing.NOT_PROVEN, difference, margin, f"fewer than {LEAST_REPEATS} repeats")
-    low, high = _one_sided(pairs, among, additive=True)
-    if -margin <= low and high <= margin:
+    if -margin <= within.low and within.high <= margin:
         return LossTest(Standing.EQUAL, difference, margin, no_worse=True)
-    if difference.low > margin:
-        return LossTest(Standing.WORSE, difference, margin)
-    if difference.high < -margin:
-        return LossTest(Standing.BETTER, difference, margin, no_worse=True)
-    return LossTest(Standing.NOT_PROVEN, difference, margin, "the repeats vary too much", no_worse=high <= margin)
+    if difference.low > margin or difference.high < -margin:
+        better = difference.high < -margin
+        return LossTest(Standing.BETTER if better else Standing.WORSE, difference, margin, no_worse=better)
+    no_worse = within.high <= margin
+    return LossTest(Standing.NOT_PROVEN, difference, margin, "the repeats vary too much", no_worse=no_worse)
 
 
 def loss_margin(baseline: Sequence[float], of_spec: float | None, *, own: bool) -> float:

@@ -1,21 +1,27 @@
-"""Goodput: the use of a run's GPU-hours. Pure."""
+"""Goodput: the use of a run's GPU-hours; and its failed attempts. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from dscampaign.db.campaigns import running_s
-from dscampaign.db.records import AttemptRow
-from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.formatting import clean, words
 
 from .timing import Lines
 
-OTHER_CONFIGURATION: Final = "another configuration"
+_OTHER_CONFIGURATION: Final = "another configuration"
 """Why an attempt's work was lost that ran before its experiment was changed."""
+
+_NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
+_BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
+"""States of attempts that came to nothing but the steps that count, and their class if they have none."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +55,12 @@ class Cost:
         return before + self.training + self.warm_up + self.around + self.untimed + sum(self.lost.values())
 
 
-NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
-"""Failure classes that are no failure."""
-
-_BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
-"""States of attempts that came to nothing but the steps that count, and what to call that where there is no class."""
-
-
 def cost_of(
     attempts: Sequence[AttemptRow],
     lines: Lines,
     config_hash: str,
     until_s: float,
-    searched_s: Mapping[int | None, float],
+    searched_s: Mapping[int, float],
     devices_per_rank: float = 1.0,
 ) -> Cost:
     """Return the cost of a run's attempts, those that still run until now.
@@ -69,34 +68,26 @@ def cost_of(
     `lines` and `config_hash` are of its present configuration; `searched_s` has the search time by attempt id;
     `devices_per_rank` is the number of GPUs that an attempt holds for each rank.
     """
-    training = warm_up = around = queued = untimed = search = 0.0
-    lost: dict[str, float] = defaultdict(float)
+    sums, lost = defaultdict[str, float](float), defaultdict[str, float](float)
     for attempt in attempts:
-        queued += _queued_s(attempt, until_s)
+        sums["queued_s"] += _queued_s(attempt, until_s)
         devices = attempt.world_size * devices_per_rank
-        spent = _seconds(attempt, until_s) * devices
+        rest = _seconds(attempt, until_s) * devices
         if attempt.config_hash != config_hash:
-            lost[OTHER_CONFIGURATION] += spent
+            lost[_OTHER_CONFIGURATION] += rest
             continue
-        steady, first = (seconds * devices for seconds in lines.seconds_of(attempt.generation))
-        steady = min(spent, steady)
-        first = min(spent - steady, first)
-        training += steady
-        warm_up += first
-        if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
-            rest = spent - steady - first
+        for use, seconds in zip(("training", "warm_up"), lines.seconds_of(attempt.generation), strict=True):
+            spent = min(rest, seconds * devices)
+            sums[use] += spent
+            rest -= spent
+        if attempt.state not in _BADLY or attempt.failure_class in _NO_FAILURE:
             searching = min(rest, searched_s.get(attempt.id, 0.0) * devices)
-            search += searching
-            rest -= searching
-            if lines.untimed(attempt.generation):
-                untimed += rest
-            else:
-                around += rest
+            sums["search"] += searching
+            sums["untimed" if lines.untimed(attempt.generation) else "around"] += rest - searching
         else:
-            lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first
-    return Cost(
-        training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued, untimed, search
-    )
+            lost[attempt.failure_class or _BADLY[attempt.state]] += rest
+    plain = {name: sums[name] for name in ("training", "warm_up", "around", "queued_s", "untimed", "search")}
+    return Cost(**plain, lost={kind: value for kind, value in lost.items() if value > 0})
 
 
 def _seconds(attempt: AttemptRow, until_s: float) -> float:
@@ -113,3 +104,49 @@ def _queued_s(attempt: AttemptRow, until_s: float) -> float:
     if end_s is None:
         end_s = until_s if attempt.state == AttemptState.QUEUED else attempt.submit_time_s
     return max(0.0, end_s - attempt.submit_time_s)
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt that failed, with its failure class and the reaction."""
+
+    run: str
+    generation: int
+    kind: str
+    reason: str
+    then: str
+
+
+def failed_attempts(
+    run: RunRow, attempts: Sequence[AttemptRow], excluded: Mapping[int, Sequence[str]]
+) -> Iterator[FailedAttempt]:
+    """Return the failed attempts, oldest first; the last of a failed run with the reason of the run.
+
+    Args:
+        excluded: nodes that an attempt was to do without, by attempt id.
+    """
+    failed = run.state == RunState.FAILED
+    end = "no further try" if failed else f"run is {run.state}"
+    for attempt, later in zip_longest(attempts, attempts[1:]):
+        if attempt.failure_class and attempt.failure_class not in _NO_FAILURE:
+            yield FailedAttempt(
+                run=run.name,
+                generation=attempt.generation,
+                kind=words(attempt.failure_class),
+                reason=clean(str((run.reason if not later and failed else "") or attempt.evidence.get("reason") or "")),
+                then=_retry(attempt, later, excluded.get(later.id, ())) if later else end,
+            )
+
+
+def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> str:
+    whence = "" if later.start_step is None else f" from step {later.start_step:,}"  # a script with its own checkpoints
+    done = [f"attempt {later.generation}{whence}"]
+    if later.micro_batch != failed.micro_batch:
+        done.append(f"micro-batch {failed.micro_batch} → {later.micro_batch}")
+    if later.changes != failed.changes:
+        done.append(f"with {later.changes}")
+    if excluded:
+        done.append(f"without {' '.join(excluded)}")
+    if later.config_hash != failed.config_hash:
+        done.append("of a changed experiment")
+    return ", ".join(done)

@@ -75,6 +75,11 @@ def _timed(value: Callable[[Timing], float | None]) -> Callable[[MeasuredRun], f
     return lambda run: value(run.timing) if run.timing else None
 
 
+def _samples_per_s(run: MeasuredRun) -> float | None:
+    samples, tokens = run.train.get("global_batch"), run.timing.tokens_per_s if run.timing else None
+    return tokens / run.tokens_per_step * samples if tokens and run.tokens_per_step and samples else None
+
+
 def _significant(number: int) -> Callable[[float], str]:
     return lambda value: figure(value, number)
 
@@ -109,7 +114,7 @@ _ALL: Final = (
         better=Better.HIGHER,
         label="speed",
     ),
-    _median("samples_per_s", lambda run: run.samples_per_s, digits=_significant(4), better=Better.HIGHER),
+    _median("samples_per_s", _samples_per_s, digits=_significant(4), better=Better.HIGHER),
     _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER, label="MFU"),
     _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%", label="GPU utilisation"),
     _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W", label="GPU power"),

@@ -2,89 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
+from dscampaign.db.campaigns import METRICS_SOURCE
 from dscampaign.db.gpu_records import AttemptGpus
 from dscampaign.db.records import (
     COMPLETED_EARLY,
+    STEPS_BEYOND,
     STEPS_RESTARTED,
+    SUBMITTING,
     AttemptRow,
+    EventRow,
     RunRow,
     kept_every,
     thinning_of,
     untimed_steps,
 )
 from dscampaign.db.series import Series
-from dscampaign.db.states import RunState, Stage
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE
 from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
-from .cost import Cost, cost_of
-from .failures import FailedAttempt, failed_attempts
+from .cost import Cost, FailedAttempt, cost_of, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
 from .losses import Loss, LossCurve, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
+Events = Mapping[tuple[int | None, str], Sequence[EventRow]]
+"""By id of the attempt and kind, oldest first; empty without any."""
+
 _SOFTWARE: Final = (
-    "device",
-    "driver",
-    "cuda",
-    "torch",
-    "deepspeed",
-    "patches",
-    "transformers",
-    "accelerate",
-    "allocator",
-)
+    "device", "driver", "cuda", "torch", "deepspeed", "patches", "transformers", "accelerate", "allocator",
+)  # fmt: skip
 _CPU: Final = ("cpu",)
 """Names of the devices of a run on CPUs."""
 
-
-@dataclass(frozen=True)
-class RunData:
-    """The store's data of a run.
-
-    Attributes:
-        attempts: oldest first; ``mine`` of them have the run's present configuration, as does the telemetry.
-        start, speed, memory: newest reports of the trainer: at its start, of its speed, of the GPU's memory.
-        excluded: excluded nodes, by attempt id.
-        skipped_steps: optimizer steps left out because gradients overflowed; None if not counted.
-        metrics_source: source of the metrics, in a sentence, if the script does not report them.
-        not_taken: by kind of event, the lines that do not count, in a sentence.
-        lines_within_s: delay of a line's time after it was written, at most.
-        forwarded: id of the run in each tool.
-        until_s: time of the last look at running attempts.
-        searched_s: seconds of the search for the micro-batch, by attempt id.
-        neighbours: as of `MeasuredRun`.
-    """
-
-    run: RunRow
-    attempts: Sequence[AttemptRow]
-    series: Series
-    gpus: Sequence[AttemptGpus]
-    start: Mapping[str, Any]
-    speed: Mapping[str, Any]
-    memory: Mapping[str, Any]
-    excluded: Mapping[int | None, Sequence[str]]
-    skipped_steps: int | None
-    metrics_source: str
-    not_taken: Mapping[str, str]
-    lines_within_s: float
-    forwarded: Mapping[str, str]
-    until_s: float
-    searched_s: Mapping[int | None, float]
-    neighbours: float = 0.0
-
-    @property
-    def mine(self) -> list[AttemptRow]:
-        """Attempts with the run's present configuration."""
-        return [attempt for attempt in self.attempts if attempt.config_hash == self.run.config_hash]
+_PRINTED_WITHIN_S: Final = 2.5
+"""Of lines that an earlier version has read, without their source."""
 
 
 @dataclass(frozen=True)
@@ -112,48 +73,41 @@ class Quality:
     kept_every: int = 1
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """The figures of a run.
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun(RunRow):
+    """A run with its figures.
 
     Attributes:
-        start, speed: newest reports of the trainer on model and software, and on its speed.
+        generation: of the newest attempt with the present configuration; 0 before the first.
+        code: code of its attempts with the present configuration, oldest first; "" if unknown.
         early: it completed before its target step.
         read_config: whether its script opened the generated DeepSpeed configuration; None if unknown.
         group: ranks of the largest group of its newest attempt; None if unknown.
-        not_taken: by kind of event, the lines that do not count, in a sentence.
-        code: code of its attempts with the present configuration, oldest first; "" if unknown.
+        start, speed: newest reports of the trainer on model and software, and on its speed.
         hosts: nodes of the newest attempt that ended.
         machines: hardware and processor load by node, as far as reported.
         variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
+        metrics_source: source of the metrics, in a sentence, if the script does not report them.
+        not_taken: by kind of event, the lines that do not count, in a sentence.
+        forwarded: id of the run in each tool.
         span_s: start of its first attempt with the present configuration, and end of its newest; None if unknown.
-        generation: of the newest attempt with the present configuration; 0 before the first.
         mixed: its steps are of attempts with different micro-batches or changes.
         alike: a retry changed all completed runs of its workload alike, so they compare.
         shared_job: the job with several runs in which all its attempts ran; "" if there is no such job.
         neighbours: how many other runs ran on parts of its node at a time, on average.
     """
 
-    name: str
-    params: Mapping[str, Any]
-    repeat: int
-    stage: Stage
-    state: RunState
     early: bool
     read_config: bool | None
     group: int | None
-    reason: str
     step: int | None
-    target_step: int | None
     tries: int
     changes: str
-    code: str
     micro_batch: int | None
     first_micro_batch: int | None
     accumulation: int | None
     world_size: int
     tokens_per_step: int | None
-    config: Mapping[str, Any]
     timing: Timing | None
     loss: Loss
     memory: Memory
@@ -171,21 +125,15 @@ class MeasuredRun:
     not_taken: Mapping[str, str]
     forwarded: Mapping[str, str]
     span_s: tuple[float, float] | None
-    generation: int
     mixed: bool
     alike: bool = False
-    shared_job: str = ""
-    neighbours: float = 0.0
+    shared_job: str
+    neighbours: float
 
     @property
     def completed(self) -> bool:
         """Whether it reached its target."""
         return self.state == RunState.COMPLETED and not self.early
-
-    @property
-    def silent(self) -> bool:
-        """Whether it ended without reporting a step."""
-        return self.completed and self.step is None
 
     @property
     def own_loss(self) -> bool:
@@ -196,11 +144,6 @@ class MeasuredRun:
     def changed(self) -> bool:
         """Whether a retry changed its configuration, and not those of the others alike."""
         return not self.alike and (bool(self.changes) or self.micro_batch != self.first_micro_batch)
-
-    @property
-    def heeds_config(self) -> bool:
-        """Whether it is known to have read its DeepSpeed configuration: a user's script may have another."""
-        return not self.config.get("command") or bool(self.read_config)
 
     @property
     def train(self) -> Mapping[str, Any]:
@@ -236,63 +179,110 @@ class MeasuredRun:
         """Whether it trained on GPUs, by its report, else by its jobs' requests."""
         return _on_gpus(self.device_names, self.config)
 
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples of all ranks; None if the tokens or samples of a step are unknown."""
-        samples = self.train.get("global_batch")
-        tokens = self.timing.tokens_per_s if self.timing else None
-        return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
 
+def measured_run(
+    run: RunRow,
+    attempts: Sequence[AttemptRow],
+    events: Events,
+    *,
+    series: Series,
+    sampled: Sequence[AttemptGpus],
+    until_s: float,
+    skipped_steps: int | None,
+    forwarded: Mapping[str, str],
+    neighbours: float,
+) -> MeasuredRun:
+    """Return a run with its figures.
 
-def measured_run(data: RunData) -> MeasuredRun:
-    """Everything that is known of a run."""
-    run, mine = data.run, data.mine
+    Args:
+        attempts: all of the run, oldest first.
+        events: of the campaign.
+        series, sampled: steps and telemetry of the attempts with the run's present configuration.
+        until_s: time of the last look at running attempts.
+        skipped_steps: optimizer steps left out because gradients overflowed; None if not counted.
+        forwarded, neighbours: as of `MeasuredRun`.
+    """
+    mine = [attempt for attempt in attempts if attempt.config_hash == run.config_hash]
     newest = mine[-1] if mine else None
-    lines = _lines(data)
-    generations = set(lines.generation.tolist())
-    tokens = _tokens_per_step(run.config, lines, data.series)
+    start, speed, memory = (_reported(mine, events, f"script.{name}") for name in ("start", "speed", "memory"))
+    not_taken = {
+        kind: event.message
+        for one in mine
+        for kind in (STEPS_RESTARTED, STEPS_BEYOND)
+        for event in events[one.id, kind]
+    }
+    lines = _lines(run, mine, series, events)
+    tokens = _tokens_per_step(run.config, lines, series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
-    gpus = gpus_of(data.gpus, mine)
-    per_rank = _devices_per_rank(_device_names(gpus, data.start), run.config)
+    gpus = gpus_of(sampled, mine)
+    per_rank = _devices_per_rank(_device_names(gpus, start), run.config)
+    own = {
+        **{field.name: getattr(run, field.name) for field in fields(run)},
+        "reason": clean(run.reason),
+        "generation": newest.generation if newest else 0,
+        "code": codes_text(attempt.code for attempt in mine),
+        **_batch(run.config, mine),
+    }
     return MeasuredRun(
-        name=run.name,
-        params=run.params,
-        repeat=run.repeat,
-        stage=run.stage,
-        state=run.state,
+        **own,
         early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
-        reason=clean(run.reason),
-        read_config=next((read for each in mine[::-1] if (read := each.evidence.get(READ_CONFIG)) is not None), None),
+        read_config=next((read for one in mine[::-1] if (read := one.evidence.get(READ_CONFIG)) is not None), None),
         group=newest.evidence.get(GROUP) if newest else None,
-        step=int(lines.step[-1]) if len(data.series) else None,
-        target_step=run.target_step,
-        tries=len(data.attempts),
-        code=codes_text(attempt.code for attempt in mine),
+        step=int(lines.step[-1]) if len(series) else None,
+        tries=len(attempts),
         tokens_per_step=tokens,
-        config=run.config,
-        timing=None if STEPS_RESTARTED in data.not_taken else timing(data.series, lines),
-        loss=loss_of(data.series, thinning_of(newest.evidence).get("final_loss") if newest else None),
-        memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
+        timing=None if STEPS_RESTARTED in not_taken else timing(series, lines),
+        loss=loss_of(series, thinning_of(newest.evidence).get("final_loss") if newest else None),
+        memory=memory_of(mine, series, sampled, memory, speed),
         gpus=gpus,
-        quality=_quality(data, lines),
-        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s, data.searched_s, per_rank),
-        curve=curve_of(data.series, lines, tokens),
-        start={**_loaded(mine), **data.start},
-        speed=data.speed,
+        quality=_quality(run, mine, series, lines, speed, skipped_steps),
+        cost=cost_of(attempts, lines, run.config_hash, until_s, _searched_s(attempts, events), per_rank),
+        curve=curve_of(series, lines, tokens),
+        start={**_loaded(mine), **start},
+        speed=speed,
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
         variables=tuple(_variables(mine)),
-        failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
-        metrics_source=data.metrics_source,
-        not_taken=data.not_taken,
-        forwarded=data.forwarded,
+        failures=tuple(failed_attempts(run, attempts, _excluded(attempts, events))),
+        metrics_source=_metrics_source(mine, events),
+        not_taken=not_taken,
+        forwarded=forwarded,
         span_s=_span_s(mine),
-        generation=newest.generation if newest else 0,
         shared_job=_shared_job(mine),
-        neighbours=data.neighbours,
-        mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in generations}) > 1,
-        **_batch(run.config, mine),
+        neighbours=neighbours,
+        mixed=len({(one.micro_batch, one.changes) for one in mine if (lines.generation == one.generation).any()}) > 1,
     )
+
+
+def _reported(attempts: Sequence[AttemptRow], events: Events, kind: str) -> dict[str, Any]:
+    """Return the fields of the newest attempt's events; the newest value counts."""
+    newest = next((found for one in attempts[::-1] if (found := events[one.id, kind])), ())
+    return {name: value for event in newest for name, value in event.data.items()}
+
+
+def _excluded(attempts: Sequence[AttemptRow], events: Events) -> dict[int, Sequence[str]]:
+    return {one.id: event.data.get("exclude", ()) for one in attempts for event in events[one.id, SUBMITTING]}
+
+
+def _searched_s(attempts: Sequence[AttemptRow], events: Events) -> dict[int, float]:
+    reported = {
+        one.id: event.data.get("seconds") for one in attempts for event in events[one.id, "script.micro_batch_search"]
+    }
+    return {name: s for name, s in reported.items() if isinstance(s, int | float) and 0 <= s < math.inf}
+
+
+def _metrics_source(attempts: Sequence[AttemptRow], events: Events) -> str:
+    sources = (event for one in attempts[::-1] for event in reversed(events[one.id, METRICS_SOURCE]))
+    return next((event.message for event in sources if event.data.get("source") != "none"), "")
+
+
+def _lines_within_s(attempts: Sequence[AttemptRow], events: Events) -> float:
+    """Return how late the time of a line may be, if an agent collected the metrics."""
+    late_s = [0.0]
+    for data in (event.data for one in attempts for event in events[one.id, METRICS_SOURCE]):
+        unknown_s = _PRINTED_WITHIN_S if data.get("source", "printed") == "printed" else 0.0
+        late_s.append(float(within_s) if isinstance(within_s := data.get("within_s"), int | float) else unknown_s)
+    return max(late_s)
 
 
 def _shared_job(attempts: Sequence[AttemptRow]) -> str:
@@ -332,12 +322,12 @@ def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) 
     return gpus_per_rank(executor, *_asked_gpus(config), config.get("ranks_per_node")) or 1.0
 
 
-def _lines(data: RunData) -> Lines:
-    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in data.mine}
-    last_steps = {attempt.generation: attempt.last_step for attempt in data.mine if attempt.last_step is not None}
-    every = (data.run.config.get("train") or {}).get("log_every") or 1
-    untimed = untimed_steps(data.run.config)
-    return lines_of(data.series, first_steps, every, last_steps, data.lines_within_s, untimed)
+def _lines(run: RunRow, attempts: Sequence[AttemptRow], series: Series, events: Events) -> Lines:
+    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in attempts}
+    last_steps = {attempt.generation: attempt.last_step for attempt in attempts if attempt.last_step is not None}
+    every = (run.config.get("train") or {}).get("log_every") or 1
+    within_s = _lines_within_s(attempts, events)
+    return lines_of(series, first_steps, every, last_steps, within_s, untimed_steps(run.config))
 
 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
@@ -389,20 +379,27 @@ def _loaded(attempts: Sequence[AttemptRow]) -> Mapping[str, str]:
     return next((loaded for each in attempts[::-1] if (loaded := each.evidence.get(SOFTWARE))), {})
 
 
-def _quality(data: RunData, lines: Lines) -> Quality:
+def _quality(
+    run: RunRow,
+    attempts: Sequence[AttemptRow],
+    series: Series,
+    lines: Lines,
+    speed: Mapping[str, Any],
+    skipped_steps: int | None,
+) -> Quality:
     received = int(lines.stands_for.sum())
-    span = int(lines.step[-1]) if len(data.series) else 0
+    span = int(lines.step[-1]) if len(series) else 0
     gaps = max(0, span - received)
-    steps_made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
-    figures = {name: value for name, value in data.speed.items() if isinstance(value, int | float)}
+    steps_made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in attempts if a.last_step is not None)
+    figures = {name: value for name, value in speed.items() if isinstance(value, int | float)}
     return Quality(
-        expected=data.run.target_step if data.run.state == RunState.COMPLETED else (span or None),
+        expected=run.target_step if run.state == RunState.COMPLETED else (span or None),
         received=received,
         gaps=gaps,
         repeated=max(0, steps_made - received - gaps),
-        non_finite=data.series.non_finite.get("loss", 0),
-        skipped_steps=data.skipped_steps,
+        non_finite=series.non_finite.get("loss", 0),
+        skipped_steps=skipped_steps,
         alloc_retries=int(figures["alloc_retries"]) if "alloc_retries" in figures else None,
         data_wait=float(figures["data_wait_share"]) if "data_wait_share" in figures else None,
-        kept_every=kept_every(attempt.evidence for attempt in data.mine),
+        kept_every=kept_every(attempt.evidence for attempt in attempts),
     )

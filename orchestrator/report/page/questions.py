@@ -25,7 +25,7 @@ from dscampaign.orchestrator.report.compare.sensitivity import (
 )
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.compare.wording import difference, places, span, times
-from dscampaign.orchestrator.report.measure.failures import FailedAttempt
+from dscampaign.orchestrator.report.measure.cost import FailedAttempt
 from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.spec.effects import WORK
@@ -336,7 +336,7 @@ def _remarks(results: Results) -> Iterator[Problem]:
                 remarks.setdefault(kind, []).append((run.name, text))
     for kind, same in remarks.items():
         yield kind, [name for name, _ in same], same[0][1], ""
-    if silent := [run.name for run in results.runs if run.silent]:
+    if silent := [run.name for run in results.runs if run.completed and run.step is None]:
         yield "no metrics", silent, no_metrics(silent), ""
 
 

@@ -161,8 +161,7 @@ def test_the_same_results_give_the_same_page(
 
 
 @pytest.mark.parametrize(
-    ("state", "sentence"),
-    [(RunState.PENDING, "no condition is finished"), (RunState.FAILED, "no condition completed")],
+    ("state", "sentence"), [(RunState.PENDING, "no condition is finished"), (RunState.FAILED, "no condition completed")]
 )
 def test_a_campaign_without_results_has_a_page_too(
     planted_url: PlantStore, tmp_path: Path, state: RunState, sentence: str

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.measure.neighbours import neighbours
+from dscampaign.orchestrator.report.measure.load import _neighbours as neighbours
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 from dscampaign.tests.support.policy_world import attempt_row

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import RunState
-from dscampaign.orchestrator.report.measure.failures import failed_attempts
+from dscampaign.orchestrator.report.measure.cost import failed_attempts
 
 
 @pytest.mark.parametrize(("start_step", "then"), [(None, "attempt 2"), (0, "attempt 2 from step 0")])

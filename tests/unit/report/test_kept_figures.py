@@ -245,14 +245,7 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
                 "774M ZeRO 3, optimizer offloaded": "model-gpt2-large_strategy-zero3-offload",
             },
         ),
-        [
-            each("speed"),
-            middle("step_ms"),
-            middle("busy_pct"),
-            most("held_gb"),
-            most("host_gb"),
-            middle("held_out"),
-        ],
+        [each("speed"), middle("step_ms"), middle("busy_pct"), most("held_gb"), most("host_gb"), middle("held_out")],
     ),
     "five-strategies-next-h200x2": lambda: Table(
         rows(
