@@ -26,8 +26,7 @@ from dscampaign.orchestrator.reconcile.forecast import Basis
 from dscampaign.orchestrator.report.compare.limits import LimitCheck
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest
-from dscampaign.orchestrator.report.measure.cost import Cost
-from dscampaign.orchestrator.report.measure.cost import FailedAttempt
+from dscampaign.orchestrator.report.measure.cost import Cost, FailedAttempt
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import PARTS, RUN_FIELDS
