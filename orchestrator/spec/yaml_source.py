@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import VersionedResolver
 
@@ -37,25 +36,25 @@ _LEADING_ZERO: Final = re.compile(r"0b?[\d_]+")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A YAML document in plain values, with positions of values and keys, and overrides of the command line."""
+    """A YAML document in plain values, with the nodes of its text, and overrides of the command line."""
 
     data: dict[str, Any]
     filename: str
     lines: tuple[str, ...]
-    values: dict[FieldPath, Position] = field(default_factory=dict)
-    keys: dict[FieldPath, Position] = field(default_factory=dict)
+    root: Any = None
     overridden: dict[FieldPath, str] = field(default_factory=dict)
 
     def position(self, place: FieldPath, *, at_key: bool = False) -> Position:
         """Return the position of a value or its key, or of the closest thing around it that is in the text."""
-        inside = self._in_text(place)
-        positions = self.keys if at_key or len(inside) < len(place) else self.values
-        return positions.get(inside, self.values.get(inside, (1, 1)))
+        nodes = self._nodes(place)
+        key, value = nodes[-1] if nodes else (self.root, self.root)
+        mark = (key if at_key or len(nodes) < len(place) else value).start_mark
+        return mark.line + 1, mark.column + 1
 
     def problem(self, finding: Finding) -> Problem:
         """Return a finding with its line: at the first of its places that the text, or `--set`, has."""
         texts = {p: text for p in finding.places for path, text in self.overridden.items() if p[: len(path)] == path}
-        in_text = (p for p in finding.places if p in texts or len(self._in_text(p)) == len(p))
+        in_text = (p for p in finding.places if p in texts or len(self._nodes(p)) == len(p))
         if (place := next(in_text, None)) is None:  # an override may have made its section incomplete
             place = finding.places[0]
             beside = [text for path, text in self.overridden.items() if path[:-1] == place[:-1]]
@@ -71,16 +70,22 @@ class YamlDocument:
         source_line = self.lines[line - 1] if 0 < line <= len(self.lines) else None
         return Problem(self.filename, line, column, dotted(place), message, hint, source_line)
 
-    def _in_text(self, place: FieldPath) -> FieldPath:
-        inside: FieldPath = ()
+    def _nodes(self, place: FieldPath) -> list[tuple[Any, Any]]:
+        """Return key and value of each part of a place, as far as the text has it."""
+        nodes: list[tuple[Any, Any]] = []
+        node = self.root
         for part in place:
-            spellings = (part, part.replace("_", "-")) if isinstance(part, str) else (part,)
-            longer = ((*inside, spelling) for spelling in spellings)
-            deeper = next((path for path in longer if path in self.values or path in self.overridden), None)
-            if deeper is None:
+            if isinstance(node, MappingNode):
+                names = (part, str(part).replace("_", "-"))
+                pair = next(((key, value) for key, value in reversed(node.value) if key.value in names), None)
+            else:
+                items = node.value if isinstance(node, SequenceNode) and isinstance(part, int) else ()
+                pair = (items[part],) * 2 if part in range(len(items)) else None
+            if pair is None:
                 break
-            inside = deeper
-        return inside
+            nodes.append(pair)
+            node = pair[1]
+        return nodes
 
 
 def read_text(path: Path) -> str:
@@ -101,22 +106,22 @@ def read_text(path: Path) -> str:
 def load(text: str, filename: str) -> YamlDocument:
     """Read a YAML document whose top level is a mapping; raise SpecError if it is none, or has a key twice."""
     document = YamlDocument({}, filename, tuple(text.splitlines()))
-    reader = _Reader(document)
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Resolver = _Resolver
     try:
-        yaml = YAML()
-        yaml.Resolver = _Resolver
-        yaml.preserve_quotes = True
-        content = yaml.load(text)
-        document.data.update(reader.mapping(content, ()) if isinstance(content, CommentedMap) else {})
+        root = yaml.compose(text)
+        content = None if root is None else yaml.constructor.construct_document(root)
+        if not isinstance(content, dict):
+            message = "the file is empty" if content is None else "expected fields with their values"
+            raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
+        reader = _Reader(replace(document, root=root))
+        document = replace(reader.document, data=reader.plain(content, ()))
     except SpecError:
         raise
     except MarkedYAMLError as error:
         raise SpecError([_syntax_problem(document, error)]) from error
     except Exception as error:  # ruamel raises many kinds for what nobody writes, such as an alias within its anchor
         raise SpecError([document.problem_at((1, 1), (), f"not valid YAML: {str(error)[:_SHOWN]}")]) from error
-    if not isinstance(content, CommentedMap):
-        message = "the file is empty" if content is None else "expected fields with their values"
-        raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
     if reader.problems:
         raise SpecError(reader.problems)
     return document
@@ -146,48 +151,30 @@ def _syntax_problem(document: YamlDocument, error: MarkedYAMLError) -> Problem:
 
 
 class _Reader:
-    """Turns the content of a document into plain values and records the position of each."""
+    """Turns the content of a document into mappings by text, lists, text and numbers, and counts its values."""
 
     def __init__(self, document: YamlDocument) -> None:
-        self.document = document
+        self.document, self.number = document, 0
         self.problems: list[Problem] = []
 
-    def mapping(self, content: CommentedMap, place: FieldPath) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key, value in content.items():
-            name = self._text(str(key).lower() if isinstance(key, bool) else str(key), place)
-            inner = (*place, name)
-            at = _positions(content, key)
-            self.document.keys[inner] = at[0] + 1, at[1] + 1
-            if isinstance(key, CommentedMap | tuple):
-                self._complain(place, "a key must be text")
-            result[name] = self._value(value, inner, (at[2] + 1, at[3] + 1))
-        return result
+    def plain(self, value: Any, place: FieldPath) -> Any:
+        """Return a value in plain form."""
+        self.number += 1
+        if self.number > _MAX_VALUES or len(place) > _MAX_DEPTH:
+            self._complain(place, "has too many values, or is nested too deeply")
+            raise SpecError(self.problems)
+        if isinstance(value, dict):
+            return {(name := self._name(key, place)): self.plain(item, (*place, name)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.plain(item, (*place, index)) for index, item in enumerate(value)]
+        if isinstance(value, int) and abs(value) >= _MAX_WHOLE:
+            self._complain(place, "is too large a number", "quote it if it is text")
+        return value if value is None or isinstance(value, bool | int | float) else self._text(str(value), place)
 
-    def _value(self, value: Any, place: FieldPath, at: Position) -> Any:
-        self.document.values[place] = at
-        if len(self.document.values) > _MAX_VALUES or len(place) > _MAX_DEPTH:
-            raise SpecError([self.document.problem_at(at, (), "has too many values, or is nested too deeply")])
-        if isinstance(value, CommentedMap):
-            return self.mapping(value, place)
-        if isinstance(value, CommentedSeq):
-            at_items = [value.lc.item(index) for index in range(len(value))]
-            return [
-                self._value(item, (*place, index), (line + 1, column + 1))
-                for index, (item, (line, column)) in enumerate(zip(value, at_items, strict=True))
-            ]
-        return self._scalar(value, place)
-
-    def _scalar(self, value: Any, place: FieldPath) -> Any:
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, int):
-            if abs(value) >= _MAX_WHOLE:
-                self._complain(place, "is too large a number", "quote it if it is text")
-            return int(value)
-        return self._text(str(value.value if isinstance(value, TaggedScalar) else value), place)
+    def _name(self, key: Any, place: FieldPath) -> str:
+        if isinstance(key, tuple):
+            self._complain(place, "a key must be text")
+        return self._text(str(key).lower() if isinstance(key, bool) else str(key), place)
 
     def _text(self, text: str, place: FieldPath) -> str:
         if _UNSTORABLE.search(text):
@@ -196,14 +183,6 @@ class _Reader:
 
     def _complain(self, place: FieldPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.document.problem(Finding((place,), message, hint)))
-
-
-def _positions(content: CommentedMap, key: Any) -> tuple[int, int, int, int]:
-    """Return line and column of a key and of its value, from 0; of a key that `<<` brings in, in its own mapping."""
-    if key in (content.lc.data or {}):
-        line, column, value_line, value_column = content.lc.data[key]
-        return line, column, value_line, value_column
-    return next((_positions(source, key) for source in content.merge if key in source), (0, 0, 0, 0))
 
 
 def written(value: Any, *, flow: bool = False) -> str:
