@@ -19,51 +19,30 @@ from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole
 from .other_names import hint_for
 from .slurm_syntax import gpus_of_node, slurm_minutes
 
-OWNED_OPTIONS: Final = {
-    option: reason
-    for reason, options in {
-        "attempts with the same resources are submitted as an array": "array",
-        "one task per node starts the ranks": (
-            "batch ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket gpus gpus_per_socket "
-            "gpus_per_task"
-        ),
-        "attempts start in the spec's folder": "chdir",
-        "a campaign uses one cluster": "clusters",
-        "it carries the token that identifies an attempt": "comment",
-        "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script": "dependency",
-        "logs go to the attempt's folder": "error open_mode output",
-        "the ranks start in it, not the job": (
-            "container container_env container_image container_mounts container_workdir container_writable"
-        ),
-        "attempts get your environment": "export export_file",
-        "jobs run as you": "gid uid",
-        "an attempt reads nothing from standard input": "input",
-        "it names the campaign and the run": "job_name",
-        "only this program restarts an attempt, so that none runs twice": "no_requeue requeue",
-        "this program parses sbatch's output": "parsable quiet verbose",
-        "a run then saves a checkpoint": "signal",
-        "this program submits its own script": "test_only wait wrap",
-    }.items()
-    for option in options.split()
+_OWNED: Final = {
+    "attempts with the same resources are submitted as an array": "array",
+    "one task per node starts the ranks": "batch ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node=ranks_per_node"
+    " ntasks_per_socket gpus=slurm.gpus_per_node gpus_per_socket=slurm.gpus_per_node gpus_per_task=slurm.gpus_per_node",
+    "attempts start in the spec's folder": "chdir=workdir",
+    "a campaign uses one cluster": "clusters",
+    "it carries the token that identifies an attempt": "comment",
+    "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script": "dependency",
+    "logs go to the attempt's folder": "error open_mode output",
+    "the ranks start in it, not the job": "container=container.image container_env=container.env"
+    " container_image=container.image container_mounts=container.mounts container_workdir=container.workdir"
+    " container_writable=container.writable",
+    "attempts get your environment": "export=env export_file=env",
+    "jobs run as you": "gid uid",
+    "an attempt reads nothing from standard input": "input",
+    "it names the campaign and the run": "job_name",
+    "only this program restarts an attempt, so that none runs twice": "no_requeue requeue",
+    "this program parses sbatch's output": "parsable quiet verbose",
+    "a run then saves a checkpoint": "signal=slurm.signal_delay_s",
+    "this program submits its own script": "test_only wait wrap",
 }
-"""Options of sbatch that a spec cannot set, with the reason."""
-
-_INSTEAD: Final = {
-    "chdir": "workdir",
-    **dict.fromkeys(("container", "container_image"), "container.image"),
-    "container_env": "container.env",
-    "container_mounts": "container.mounts",
-    "container_workdir": "container.workdir",
-    "container_writable": "container.writable",
-    "export": "env",
-    "export_file": "env",
-    "gpus": "slurm.gpus_per_node",
-    "gpus_per_socket": "slurm.gpus_per_node",
-    "gpus_per_task": "slurm.gpus_per_node",
-    "ntasks_per_node": "ranks_per_node",
-    "signal": "slurm.signal_delay_s",
-}
-"""Fields for some of these."""
+"""The reasons why a spec cannot set options of sbatch, and the fields instead of some."""
+OWNED_OPTIONS: Final = {each.partition("=")[0]: reason for reason, names in _OWNED.items() for each in names.split()}
+_INSTEAD: Final = dict(each.split("=") for names in _OWNED.values() for each in names.split() if "=" in each)
 
 PASSED_OPTIONS: Final = frozenset(
     """acctg_freq bb bbf begin cluster_constraint contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
@@ -75,10 +54,6 @@ PASSED_OPTIONS: Final = frozenset(
 )
 """Options of sbatch that are passed through unchanged."""
 
-_FLAGS: Final = frozenset(
-    "contiguous exclusive get_user_env hold no_kill overcommit oversubscribe reboot spread_job use_min_nodes".split()  # noqa: SIM905
-)
-"""Options that are given without a value, or left out."""
 _SWITCH: Final = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
@@ -172,7 +147,8 @@ class SlurmConfig(SpecSection):
         if not isinstance(data, dict):
             return data
         plain = {str(key).replace("-", "_"): value for key, value in data.items()}
-        texts = {name: value.lower() for name, value in plain.items() if isinstance(value, str) and name in _FLAGS}
+        others = (item for item in plain.items() if item[0] not in cls.model_fields)
+        texts = {name: value.lower() for name, value in others if isinstance(value, str)}
         return plain | {name: _SWITCH[text] for name, text in texts.items() if text in _SWITCH}
 
     @field_validator("gpus_per_node")

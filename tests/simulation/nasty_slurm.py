@@ -16,7 +16,6 @@ from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.array_tasks import Key, cancelled
 from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,
     TERMINAL_STATES,
@@ -27,7 +26,7 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionUnclear,
     WaitedJob,
 )
-from dscampaign.orchestrator.executors.job_listing import SINCE_SLACK_S
+from dscampaign.orchestrator.executors.job_listing import SINCE_SLACK_S, Key, cancelled
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile.shared_jobs import WITH_JOB_S
 from dscampaign.tests.simulation.accidents import Effects

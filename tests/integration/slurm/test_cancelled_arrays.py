@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.executors.array_tasks import MISSED_S
 from dscampaign.orchestrator.executors.base import WaitedJob
+from dscampaign.orchestrator.executors.job_listing import MISSED_S
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.integration.slurm.test_status_truth import Life
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
