@@ -37,7 +37,7 @@ from .progress import RankWatch
 from .push import Pusher
 from .search import Search
 from .shared_folder import SharedFolder, keep_room, leave
-from .start import Begun, Starter, trusted_payload
+from .start import Starter, trusted_payload
 from .telemetry import Telemetry
 from .watch import Watch
 
@@ -92,7 +92,7 @@ class Agent:
         self._watch.heed_signals()
         started_s, rank = time.time(), self.node.rank
         try:
-            agreed = self._start()
+            agreed = self._starter.begin(JOIN_TIMEOUT_S)
         except RendezvousTimeout as exc:
             print(exc, file=sys.stderr)
             self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s))
@@ -102,6 +102,8 @@ class Agent:
             return EXIT_FAILED
         if agreed is None:  # another job runs this attempt
             return EXIT_NOT_MINE
+        self.payload = agreed.payload
+        self._folder.hold(self.paths.node_claim(rank) if rank else self.paths.claim)
         start, workdir = agreed.start, Path(self.payload.workdir)  # it may lie on a file system of its own
         missing = f"{workdir}, where the training starts, is not there"
         if not self._folder.wait_for(workdir.is_dir, missing, own=True):
@@ -123,13 +125,6 @@ class Agent:
         if rank == 0:  # what a killed rank left half written takes room that the next attempt may need
             checkpoint_retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
         return 0 if outcome.launcher_exit == 0 and ended_by != RESTORED else EXIT_FAILED
-
-    def _start(self) -> Begun | None:
-        start = self._starter.begin(JOIN_TIMEOUT_S)
-        if start is not None:
-            self.payload = start.payload
-            self._folder.hold(self.paths.node_claim(self.node.rank) if self.node.rank else self.paths.claim)
-        return start
 
     @property
     def _checkpoints(self) -> Path:

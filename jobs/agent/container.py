@@ -59,7 +59,7 @@ def wrapped(
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
     places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
     targets = [_parsed(text).target for text in payload.container.get("mounts", ())]
-    data = (path for path in filter(_is_data, _named(payload)) if not any(_within(path, target) for target in targets))
+    data = (path for path in _named(payload) if not any(_within(path, target) for target in targets))
     places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *data]
     inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
     request = _write(inside, payload.env, Path(memory), str(paths.dir))
@@ -80,7 +80,12 @@ def _started(
     argv: Sequence[str], container: Mapping[str, Any], places: Iterable[str], *, gpus: bool
 ) -> tuple[list[str], dict[str, str]]:
     runtime = _RUNTIMES[container["runtime"]]
-    return [*runtime(container, _mounts(container, places), gpus), *argv], _outer(os.environ)
+    # The runtime itself may hand on what it has; Charliecloud does nothing without USER.
+    kept = {name: value for name, value in os.environ.items() if name == "PATH" or not _leads_to_the_host(name)}
+    return [*runtime(container, _mounts(container, places), gpus), *argv], {
+        "USER": pwd.getpwuid(os.geteuid()).pw_name,
+        **kept,
+    }
 
 
 def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, start: str) -> Path:
@@ -110,13 +115,6 @@ def _leads_to_the_host(name: str) -> bool:
     return bool(_OF_THE_HOST.fullmatch(name)) and not _KEPT.fullmatch(name)
 
 
-def _outer(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the runtime itself: it may hand on what it has."""
-    user = {"USER": pwd.getpwuid(os.geteuid()).pw_name}  # Charliecloud does nothing without it
-    kept = {name: value for name, value in environ.items() if name == "PATH" or not _leads_to_the_host(name)}
-    return {**user, **kept}
-
-
 # -- mounts ---------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +122,8 @@ def _mounts(container: Mapping[str, Any], places: Iterable[str]) -> list[Mount]:
     """Return the mounts, outer folders first: the spec's, and folders that no other holds."""
     everywhere = filter(os.path.isdir, (os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")))
     paths = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
-    folders = {_folder(place) for path in paths for place in (path, os.path.realpath(path))} - {"/"}
+    places = [place for path in paths for place in (path, os.path.realpath(path))]
+    folders = {place if Path(place).is_dir() else str(Path(place).parent) for place in places} - {"/"}
     outermost = [folder for folder in folders if not any(_within(folder, f) for f in folders - {folder})]
     mounts = [] if any(_within(str(PACKAGE), f) for f in outermost) else [Mount(str(PACKAGE), str(PACKAGE), True)]
     mounts += [Mount(folder, folder) for folder in outermost]
@@ -140,22 +139,15 @@ def _parsed(text: str) -> Mount:
 
 
 def _named(payload: Payload) -> Iterator[str]:
-    """Yield the existing absolute paths that a spec names: data, models, and paths in its command and variables."""
+    """Yield existing absolute paths of data and models that a spec names, also in its command and variables."""
     train: Mapping[str, Any] = payload.train or {}
     data = train.get("dataset") or {}
     paths = [*map(train.get, ("model", "tokenizer", "nvme_path")), *map(data.get, ("path", "eval_path"))]
     words = (word.rpartition("=")[2] for word in (*payload.command, *payload.env.values()))
     for name in (*paths, *words):
-        if isinstance(name, str) and name.startswith("/") and os.path.exists(name):  # noqa: PTH110 - too long a name
+        named = isinstance(name, str) and name.startswith("/") and not {*Path(name).parts[1:2]} <= {*_SYSTEM}
+        if named and os.path.exists(name):  # noqa: PTH110 - too long a name
             yield name
-
-
-def _is_data(path: str) -> bool:
-    return Path(path).parts[1:2] != () and Path(path).parts[1] not in _SYSTEM
-
-
-def _folder(path: str) -> str:
-    return path if Path(path).is_dir() else str(Path(path).parent)
 
 
 def _within(path: str, folder: str) -> bool:

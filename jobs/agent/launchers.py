@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dscampaign.jobs.shared.spool_steps import tail
+
 ON_CPUS: Final = "ACCELERATE_USE_CPU"  # the variable without which accelerate's ranks on CPUs form no group
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
@@ -18,7 +20,6 @@ _DEADLY: Final = re.compile(
 _TYPE: Final = re.compile(r"""^[{ ]*["']?distributed_type["']?\s*:\s*["']?(\w+)""", re.MULTILINE)
 _MONITOR: Final = ("--monitor_interval", "1")
 """Seconds that pass before others are ended, as with DeepSpeed: the agent sees which rank was first."""
-_REPORT_BYTES: Final = 20_000
 _CHOOSES: Final = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
 _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
 """Types of training in accelerate's configuration for which it starts a single process, or needs MPI."""
@@ -121,10 +122,5 @@ def exit_code(code: int, log: Path) -> int:
     """
     if code != 1:
         return code
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _REPORT_BYTES))
-            report = _DEADLY.search(file.read().decode(errors="replace"))
-    except OSError:  # the shared folder is away
-        return code
+    report = _DEADLY.search("\n".join(tail(log)))
     return 256 - int(report["number"] or report["only"]) if report else code

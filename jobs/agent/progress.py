@@ -171,12 +171,8 @@ class RankWatch:
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
         """Return the ranks' ends, each with its newest step and its last phase."""
-        return tuple(
-            replace(end, step=self._now[end.rank].step, phase=self._now[end.rank].phase)
-            if end.rank in self._now
-            else end
-            for end in ends
-        )
+        seen = [(end, self._now.get(end.rank)) for end in ends]
+        return tuple(replace(end, step=at.step, phase=at.phase) if at else end for end, at in seen)
 
     def _take(self, rank: int, record: bytes) -> None:
         try:

@@ -10,9 +10,9 @@ from typing import Final
 
 from dscampaign.files.private_files import open_private
 from dscampaign.jobs.shared.process_groups import signal_group
+from dscampaign.jobs.shared.spool_steps import tail
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
-_TAIL: Final = 64 * 1024
 _running: set[int] = set()  # process groups
 
 
@@ -57,9 +57,7 @@ def kill_all() -> None:
 
 
 def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in tail(log) if line.strip()]
     errors = [match[1] for line in lines if (match := _ERROR.match(line))]
     last = (errors or lines)[-1:]
     return f": {last[0]}" if last else ""

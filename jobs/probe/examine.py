@@ -71,7 +71,8 @@ class _Examination:
     def __init__(self, question: Question, talk: Talk, node: Node) -> None:
         chosen = os.environ.get(SETUP_PYTHON) if question.setup_chooses else None
         self.question, self.talk, self.node = replace(question, python=chosen or question.python), talk, node
-        self.env = _environment(question)
+        on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
+        self.env = {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
         self.report = NodeReport(node.name, clock_most_s=time.time() - question.asked_s)
 
     def run(self) -> None:
@@ -130,11 +131,6 @@ class _Examination:
     def _write(self, **changed: Any) -> None:
         self.report = replace(self.report, ended_s=time.time(), **changed)
         self.report.write(self.talk.report)
-
-
-def _environment(question: Question) -> dict[str, str]:
-    on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
-    return {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
 
 
 def _host(node: Node) -> Host:

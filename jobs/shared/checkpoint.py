@@ -129,7 +129,10 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
         if (path / UNUSABLE).exists():
             raise CheckpointError(f"marked as unusable: {(path / UNUSABLE).read_text(errors='replace')}")
     for name, entry in manifest.files.items():
-        _verify_size(path / name, entry)
+        with _reading((path / name).name):
+            size = (path / name).stat().st_size
+        if size != entry.size:
+            raise CheckpointError(f"{(path / name).name}: {size} bytes, {entry.size} in the manifest")
     if check_digests:
         with ThreadPoolExecutor(READERS) as pool:
             checks = [pool.submit(_verify_digest, path / name, entry) for name, entry in manifest.files.items()]
@@ -253,13 +256,6 @@ def _reading(subject: str) -> Iterator[None]:
     except OSError as error:
         its_own = isinstance(error, FileNotFoundError) or concerns_one_file(error)
         raise (CheckpointError if its_own else CheckpointAway)(f"{subject}: {error.strerror or error}") from None
-
-
-def _verify_size(path: Path, entry: FileEntry) -> None:
-    with _reading(path.name):
-        size = path.stat().st_size
-    if size != entry.size:
-        raise CheckpointError(f"{path.name}: {size} bytes, {entry.size} in the manifest")
 
 
 def _verify_digest(path: Path, entry: FileEntry) -> None:

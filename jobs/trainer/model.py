@@ -22,7 +22,7 @@ from .config import TrainerConfig
 from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
-from .preflight import attentions, misspelt_fields
+from .preflight import misspelt_fields
 from .sequence_parallel import register, require_heads
 from .tensor_parallel import prepare
 from .tokens import Tokenizer
@@ -222,7 +222,6 @@ def _with_room(ds_config: Mapping[str, Any], model_config: PreTrainedConfig) -> 
 def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | None:
     """The implementation; None leaves it to Transformers, which takes SDPA for every model that has it."""
     if config.attention != "auto":
-        _require_attention(config.attention, model_config)
         return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
     if config.sequence_parallel > 1:
@@ -232,16 +231,6 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
         require_heads(model_config, config.sequence_parallel)
         return register(causal_sdpa, config.sequence_parallel)
     return CAUSAL_SDPA if plain else None
-
-
-def _require_attention(kind: str, model_config: PreTrainedConfig) -> None:
-    """Name the spec's field and the model's alternatives, which the message of Transformers lacks."""
-    served = attentions(model_config)
-    if kind not in served:
-        raise ValueError(
-            f"train.attention: Transformers has no {kind} for {model_config.model_type}, only {', '.join(served)}; "
-            "write auto, which takes what the model has"
-        )
 
 
 def _require_plain_output(model: PreTrainedModel) -> None:

@@ -146,7 +146,7 @@ def to_come_bytes(engine: Any) -> int:
 
 def _gradient_bytes(engine: Any) -> int:
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
-    whole = sum(_bytes(p, whole_shape(p).numel()) for p in parameters)
+    whole = sum(whole_shape(p).numel() * p.element_size() for p in parameters)
     if engine.zero_optimization_stage() >= 2:
         return 0 if _states_on_host(engine) else whole // getattr(engine, "dp_world_size", dist.get_world_size())
     return whole
@@ -164,18 +164,10 @@ def _state_bytes(engine: Any) -> int:
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
     updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]
-    return sum(copies * _bytes(p, _part(p).numel()) for p in updated if not optimizer.state.get(p))
+    parts: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in updated if not optimizer.state.get(p)]
+    return sum(int(copies * part.nbytes) for part in parts)
 
 
 def _states_on_host(engine: Any) -> bool:
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return all(p.device.type == "cpu" for group in optimizer.param_groups for p in group["params"])
-
-
-def _bytes(tensor: Tensor, numbers: int) -> int:
-    return numbers * tensor.element_size()
-
-
-def _part(parameter: Any) -> Tensor:
-    part: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-    return part

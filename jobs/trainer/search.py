@@ -41,7 +41,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
         try:
             trial = _tried(engine, model, replace(config, micro_batch=size), job, plan.share)
         except (RuntimeError, MemoryError) as error:
-            if _out_of_memory(error):
+            if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error).lower():
                 paths = AttemptPaths(job.attempt_dir)
                 write_atomically(paths.did_not_fit(job.rank), json.dumps({"micro_batch": size}))
             raise
@@ -101,8 +101,3 @@ def _agreed(size: int, device: torch.device) -> int:
     wanted = torch.tensor(size, device=device)
     dist.all_reduce(wanted, dist.ReduceOp.MIN)
     return int(wanted)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text

@@ -24,7 +24,7 @@ class NVMLError(Exception):
     """Stands in for the library's own."""
 
     def __init__(self, value: int) -> None:
-        super().__init__(f"error {value}")
+        super().__init__("GPU is lost" if value == 15 else f"error {value}")
         self.value = value
 
 

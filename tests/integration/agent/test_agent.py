@@ -359,22 +359,6 @@ def test_sigterm_ends_everything_and_the_outcome_says_so(attempt: Attempt) -> No
     assert attempt.exits() == {0: None, 1: None}
 
 
-def test_ranks_that_ignore_sigterm_are_killed_in_time(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "TERM_GRACE_S", 0.2)
-    attempt.script(f"""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        open({str(attempt.folder)!r} + f"/pid{{rank}}", "w").write(str(os.getpid()))
-        others = [{str(attempt.folder)!r} + f"/pid{{i}}" for i in (0, 1)]
-        while not all(os.path.exists(p) and open(p).read() for p in others): time.sleep(0.01)
-        if rank == 0: os.kill(agent, signal.SIGTERM)
-        {FOREVER}
-    """)
-    assert attempt.run() == 1
-    assert attempt.outcome().ended_by == "signal"
-    pids = [(attempt.folder / f"pid{rank}").read_text() for rank in (0, 1)]
-    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of the ranks")
-
-
 def alive(pid: str) -> bool:
     """Whether the process exists and is not just waiting to be collected."""
     try:
@@ -501,12 +485,6 @@ def test_a_script_of_ones_own_looks_for_its_checkpoints_itself(attempt: Attempt)
     attempt.change(min_resume_step=200)
     assert resumed(attempt) == ""
     assert not attempt.paths.metrics.exists()
-
-
-def test_ranks_of_another_number_begin_anew(attempt: Attempt) -> None:
-    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
-    assert resumed(attempt) == ""
-    assert "written by 4 ranks, not 2" in str(events(attempt)[0]["reason"])
 
 
 def test_the_heart_beats_while_a_checkpoint_is_verified(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:

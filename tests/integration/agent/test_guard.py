@@ -124,17 +124,19 @@ def node(tmp_path: Path) -> Iterator[Node]:
     wait_until(lambda: made.guards() == [], "the end of the guard")
 
 
-@pytest.mark.parametrize("script", [FOREVER, HOLDS_THE_LOCK, DEAF], ids=["sleeps", "holds-the-lock", "deaf"])
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("what", "script", "reason"),
     [
-        ("stopped", "gave no sign of life for 1 s"),
-        ("killed", "its agent is gone"),
-        ("superseded", "attempt 2 has begun"),
-        ("stopped and superseded", "was ended"),
+        ("stopped", FOREVER, "gave no sign of life for 1 s"),
+        ("stopped", HOLDS_THE_LOCK, "gave no sign of life for 1 s"),
+        ("killed", DEAF, "its agent is gone"),
+        ("superseded", HOLDS_THE_LOCK, "attempt 2 has begun"),
+        ("superseded", DEAF, "attempt 2 has begun"),
+        ("stopped and superseded", FOREVER, "was ended"),
     ],
+    ids=["stopped", "stopped-with-the-lock", "killed-deaf", "superseded-with-the-lock", "superseded-deaf", "both"],
 )
-def test_a_rank_that_nobody_may_need_is_ended(node: Node, script: str, what: str, reason: str) -> None:
+def test_a_rank_that_nobody_may_need_is_ended(node: Node, what: str, script: str, reason: str) -> None:
     node.train(script)
     if "stopped" in what:
         node.agent.send_signal(signal.SIGSTOP)

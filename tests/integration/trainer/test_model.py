@@ -40,16 +40,6 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def test_padding_of_the_vocabulary_never_changes_the_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    model = build()
-    table = model.model.get_input_embeddings().weight
-    assert table.shape[0] == 384
-    before = model(*batch)
-    with torch.no_grad():
-        table[257:] = 100.0
-    assert torch.equal(model(*batch), before)
-
-
 def test_the_loss_is_the_mean_over_targets_that_count(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, (inputs, targets) = build(), batch
     ignored = targets.clone()
@@ -69,17 +59,6 @@ def test_any_other_attention_is_the_one_that_transformers_has(
     model = build(model=architecture)
     assert model.model.config._attn_implementation == kind
     assert torch.isfinite(model(*batch))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "kind", "others"),
-    [({"model_type": "bloom"}, "sdpa", "only eager;"), ({"model_type": "gemma2"}, "sdpa", "eager, flash_attention_2;")],
-)
-def test_attention_that_a_model_does_not_have_is_told_in_the_words_of_the_spec(
-    architecture: dict[str, Any], kind: str, others: str
-) -> None:
-    with pytest.raises(ValueError, match=f"train.attention: Transformers has no {kind} for .*{others}"):
-        build(model=architecture, attention=kind)
 
 
 @pytest.mark.parametrize("architecture", [TINY["model"], GROUPED, OPT])
@@ -193,7 +172,3 @@ def test_the_spec_decides_about_dropout_whatever_a_model_calls_it(model_type: st
 def test_a_misspelt_field_of_the_model_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean n_layer"):
         _refuse_misspelt({"model_type": "gpt2", "n_layers": 2})
-
-
-def test_names_that_a_model_type_takes_besides_its_own_pass() -> None:
-    _refuse_misspelt({"model_type": "llama", "rope_theta": 1e4, "rope_scaling": None, "torch_dtype": "bfloat16"})

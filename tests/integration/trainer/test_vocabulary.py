@@ -81,11 +81,6 @@ def test_padding_keeps_tied_weights_tied(model: dict[str, Any]) -> None:
     assert tied == inner.config.tie_word_embeddings
 
 
-def test_a_vocabulary_that_is_a_multiple_gets_no_rows() -> None:
-    built, facts = build({**TINY["model"], "vocab_size": 384})
-    assert built.model.get_input_embeddings().weight.shape[0] == facts.vocab_size == 384
-
-
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A table with one small model, where nothing can be had from a hub."""

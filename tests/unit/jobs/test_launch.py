@@ -92,13 +92,6 @@ def test_a_launcher_that_names_the_signal_only_in_its_log(tmp_path: Path, code: 
     assert launchers.exit_code(code, tmp_path / "log") == expected
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ranks", "text"), [(1, 2, "node-0 slots=2\n"), (2, 8, "node-0 slots=8\nnode-1 slots=8\n")]
-)
-def test_the_hostfile_counts_the_job_s_ranks_not_the_machine_s_devices(nodes: int, ranks: int, text: str) -> None:
-    assert launch.hostfile_text(nodes, ranks) == text
-
-
 def test_cores_are_shared_among_ranks_unless_somebody_said_otherwise(tmp_path: Path) -> None:
     payload = make_payload(tmp_path)
     assert environment(payload)["OMP_NUM_THREADS"] == "4"

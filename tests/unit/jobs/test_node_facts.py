@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,80 +14,38 @@ import pytest
 from dscampaign.jobs.agent import gpus, node_facts
 from dscampaign.jobs.agent.gpus import Gpu, GpuWatch
 from dscampaign.jobs.agent.node_facts import KernelLine, KernelLog
+from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
-
-class NVMLError(Exception):
-    """Stands in for the library's own."""
-
-
-class FakeNvml:
-    """Two GPUs, of which some may not answer."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, used: tuple[int | None, ...] = (10, 20), trouble: str = "") -> None:
-        self.used, self.trouble = used, trouble
-        self.stuck: threading.Event | None = None
-        self.tells_addresses = False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.stuck:
-            self.stuck.wait()
-        if self.trouble:
-            raise NVMLError(self.trouble)
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.used)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        if index >= len(self.used):
-            raise NVMLError("Invalid Argument")
-        if self.used[index] is None:
-            raise NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
-        if len(uuid) < len("GPU-a0"):
-            raise NVMLError("Not Found")
-        return self.nvmlDeviceGetHandleByIndex(int(uuid[-1]))
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(used=self.used[handle], total=80)
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
-        if not self.tells_addresses:
-            raise NVMLError("Not Supported")
-        return SimpleNamespace(domain=0, bus=0x18 + handle, device=0)
+TOTAL = 150_754_820_096
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    fake = FakeNvml()
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    fake = FakeGpus()
+    fake.gpus[0]["used"], fake.gpus[1]["used"] = 10, 20
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr(gpus, "END_TIMEOUT_S", HANGS_S)
     return fake
 
 
-def test_the_gpus_are_seen_before_and_after(nvml: FakeNvml) -> None:
+def test_the_gpus_are_seen_before_and_after(nvml: FakeGpus) -> None:
     watch = GpuWatch(2, "")
     watch.wait()
-    nvml.used = (70, None)
+    nvml.gpus[0]["used"] = 70
+    nvml.fail("nvmlDeviceGetHandleByIndex", 1, nvml.NVML_ERROR_GPU_IS_LOST)
     facts = watch.facts()
     assert facts is not None
-    assert facts.before == (Gpu("0", 10, 80), Gpu("1", 20, 80))
-    assert facts.after == (Gpu("0", 70, 80),)
+    assert facts.before == (Gpu("0", 10, TOTAL), Gpu("1", 20, TOTAL))
+    assert facts.after == (Gpu("0", 70, TOTAL),)
     assert (facts.missing, facts.lost) == (False, True)
 
 
 @pytest.mark.parametrize(
     ("visible", "asked", "seen"),
-    [("1", 1, ["1"]), ("GPU-b1, GPU-a0", 2, ["GPU-b1", "GPU-a0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
+    [("1", 1, ["1"]), ("GPU-1, GPU-0", 2, ["GPU-1", "GPU-0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
 )
-def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, asked: int, seen: list[str]) -> None:
+def test_only_the_gpus_that_are_visible_count(nvml: FakeGpus, visible: str, asked: int, seen: list[str]) -> None:
     facts = GpuWatch(asked, visible).facts()
     assert facts is not None
     assert facts.before is not None
@@ -97,18 +53,18 @@ def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, aske
     assert facts.missing is (len(seen) < asked)
 
 
-def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeNvml) -> None:
-    nvml.used = (10, None)
-    facts = GpuWatch(2, "GPU-a0,GPU-b1").facts()
+def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeGpus) -> None:
+    nvml.fail("nvmlDeviceGetHandleByIndex", 1, nvml.NVML_ERROR_GPU_IS_LOST)
+    facts = GpuWatch(2, "GPU-0,GPU-1").facts()
     assert facts is not None
-    assert (facts.before, facts.missing) == ((Gpu("GPU-a0", 10, 80),), True)
+    assert (facts.before, facts.missing) == ((Gpu("GPU-0", 10, TOTAL),), True)
 
 
-def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
-    nvml.trouble = "Driver/library version mismatch"
+def test_a_driver_that_is_broken_gives_its_word(nvml: FakeGpus) -> None:
+    nvml.fail("nvmlInit", -1, 18)
     facts = GpuWatch(2, "").facts()
     assert facts is not None
-    assert (facts.before, facts.after, facts.trouble) == (None, None, "Driver/library version mismatch")
+    assert (facts.before, facts.after, facts.trouble) == (None, None, "error 18")
     assert not facts.missing
 
 
