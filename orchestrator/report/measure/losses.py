@@ -85,7 +85,7 @@ def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> LossC
     step = lines.step.astype(float)
     return LossCurve(
         step=step[shown].tolist(),
-        seconds=np.cumsum(lines.steady_s() if lines.known else np.full(loss.size, math.nan))[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s())[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
         smoothed=smooth(loss, shown).tolist(),

@@ -1,13 +1,7 @@
-"""The speed of a run: the window of its steps that count. Pure; needs NumPy.
+"""The speed of a run: the window of its steps that count, after the warm-up of each attempt. Pure; needs NumPy.
 
-The first ``train.untimed_steps`` of every attempt, or its first half if it is short, compile, allocate and fill caches;
-they are left out, and reported separately. So is the only step of an attempt, unless no other made more. The length is
-that of the attempt, not of the lines that later attempts left of it. A line of metrics counts for each step that it
-stands for, but for no more than lines usually do, so that a lost line is missed.
-
-If the script does not report step times, a step's time is the time between two lines. The time of a printed line is
-known to within the interval of reading the output, so lines far enough apart are taken, and the time between them is
-shared among its steps. Without distant lines, the time is unknown.
+A line of metrics counts for each step that it stands for, but for no more than lines usually do, so that a lost line is
+missed. Without step times, the time of a step is that between two lines which are far enough apart.
 """
 
 from __future__ import annotations
@@ -70,11 +64,6 @@ class Timing:
     std_s: float = math.nan
 
     @property
-    def p99_s(self) -> float:
-        """99th percentile."""
-        return self.quantiles_s[4]
-
-    @property
     def short(self) -> bool:
         """Whether the window is too short to rely on."""
         return self.steps < LEAST_STEPS or self.window_s < LEAST_S
@@ -101,11 +90,6 @@ class Lines:
     clock_error: float = 0.0
 
     @property
-    def known(self) -> bool:
-        """Whether the time of any step behind the warm-up is."""
-        return bool(np.isfinite(self.step_s[self.timed]).any())
-
-    @property
     def spent_s(self) -> Floats:
         """Return the time of all steps of a line; 0 if unknown."""
         spent: Floats = np.nan_to_num(self.step_s) * self.stands_for
@@ -122,13 +106,10 @@ class Lines:
         return bool(own.size) and not np.isfinite(own).any()
 
     def steady_s(self) -> Floats:
-        """Return the time of all steps of a line without a warm-up.
-
-        Steps of the warm-up, and steps of unknown time, count as the median of the others, if that is known.
-        """
+        """Return the time of all steps of a line; those of the warm-up, or of unknown time, count as the median."""
         is_timed = self.timed & np.isfinite(self.step_s)
         if not is_timed.any():
-            return self.spent_s
+            return np.full(self.step.size, math.nan)
         (usual_s,) = quantiles(self.step_s[is_timed], self.stands_for[is_timed], (0.5,))
         steady: Floats = np.where(is_timed, self.spent_s, usual_s * self.stands_for)
         return steady
@@ -228,12 +209,7 @@ def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> t
 def _by_clock(
     step: Integers, generation: Integers, ts_s: Floats, warm: NDArray[np.bool_], within_s: float
 ) -> tuple[Floats, NDArray[np.bool_], float]:
-    """The time of a step by the times of the lines, whether it is also that of warm-up steps, and its error at most.
-
-    Args:
-        warm: which lines lie before the end of their attempt's warm-up.
-        within_s: as in ``lines_of``.
-    """
+    """The time of a step by the times of the lines, whether it is also that of warm-up steps, and its error at most."""
     step_s, reaches_back, error = np.full(step.size, math.nan), np.zeros(step.size, bool), 0.0
     for number in np.unique(generation):
         own = np.flatnonzero(generation == number)  # those of another attempt may lie between them
@@ -253,11 +229,7 @@ def _by_clock(
 
 
 def _with_time(ts_s: Floats, within_s: float) -> Integers:
-    """Return which of an attempt's lines have the time at which they were written.
-
-    Lines that came together after a pause lay in a buffer. The last of them filled the buffer; but at the end of the
-    attempt the buffer was emptied at any time.
-    """
+    """Return which lines have the time at which they were written: the last may lie in a buffer, emptied at the end."""
     timed = np.flatnonzero(np.isfinite(ts_s))
     if within_s and timed.size > 1 and timed[-1] - timed[-2] > 1 and ts_s[timed[-1]] - ts_s[timed[-2]] > within_s:
         return timed[:-1]
@@ -295,11 +267,7 @@ def _spans(
 
 
 def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> NDArray[np.bool_]:
-    """Return which lines are behind their attempt's warm-up, with all steps that they stand for.
-
-    If every line reaches back into a warm-up, the last step of a line decides. ``done`` are the steps that the attempt
-    had made with the line.
-    """
+    """Return which lines are behind the warm-up with all their steps, or with the last if none is with all."""
     behind: NDArray[np.bool_] = done - stands_for >= warm_up
     return behind if behind.any() else done > warm_up
 

@@ -8,18 +8,23 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
+from importlib.metadata import version
 from typing import Any, Final
 
 import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.ownership import Distrusted, trusted_bytes
+from dscampaign.files.private_files import make_private
 from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.user_files import cache_folder
 
-from .bundle import vega_bundle
 from .charts import HOVER
 from .elements import Chart, Section
 from .looks import OTHERS, Looks
@@ -40,13 +45,12 @@ def pictures_of(charts: Sequence[Chart]) -> dict[str, str]:
 
 
 def _numbered(svg: str) -> str:
-    """The picture with clips numbered from 0: Vega counts them over all pictures of a process."""
+    """Return the picture with clips numbered from 0: Vega counts them over all pictures of a process."""
     numbers = {name: place for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
     return _CLIP.sub(lambda match: f"clip{numbers[match[0]]}", svg)
 
 
 def _static(chart: Chart) -> dict[str, Any]:
-    """The specification of a picture: without what a pointer needs."""
     spec = dict(chart.spec)
     spec["params"] = [param for param in spec["params"] if "select" not in param]
     if "layer" in spec:
@@ -72,54 +76,62 @@ CONFIG: Final[Mapping[str, Any]] = {
 def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_s: float) -> str:
     """Return the page, whose first section is the first screen; `made_s` is now, in seconds since 1970."""
     config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
-    style, script, bundle = template("report.css"), template("report.js"), vega_bundle()
     ordered = sorted(looks.values(), key=lambda look: look.group == OTHERS)
-    page = _render(
+    html, _ = page_from(
         "report.html",
-        results,
-        sections,
-        made_s,
+        template("report.css"),
+        template("report.js"),
+        **_values(results, sections, made_s),
         legend=alike(ordered, lambda look: look.group),
         charts={
             chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)}
             for section in sections
             for chart in section.charts
         },
-        style=style,
-        style_hash=policy_hash(style),
-        script_hashes=[policy_hash(bundle), policy_hash(script)],
         rows_at_first=ROWS_AT_FIRST,
     )
-    return page.replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>")
+    return html
 
 
 def markdown_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
     """Return the same in Markdown. Args: figures: paths of pictures by name, relative to the file."""
-    return _render("report.md", results, sections, made_s, figures=figures)
+    values = _values(results, sections, made_s)
+    return printable(_environment().get_template("report.md").render(**values, figures=figures))
 
 
-def _render(name: str, results: Results, sections: Sequence[Section], made_s: float, **more: Any) -> str:
-    environment = templates()
+def _values(results: Results, sections: Sequence[Section], made_s: float) -> dict[str, Any]:
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
     runs = f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}"
-    facts = [runs, count(len(results.conditions), "condition"), *devices[:2], date]
-    page = environment.get_template(name).render(
-        title=results.campaign.name, facts=" · ".join(facts), first=sections[0], sections=sections[1:], **more
-    )
-    return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
+    facts = " · ".join([runs, count(len(results.conditions), "condition"), *devices[:2], date])
+    return {"title": results.campaign.name, "facts": facts, "first": sections[0], "sections": sections[1:]}
 
 
-def templates() -> Environment:
-    """Return the environment that reads the templates and escapes everything in those of HTML."""
+def page_from(name: str, style: str, script: str, connects: str = "", **values: Any) -> tuple[str, str]:
+    """Return the page of a template, with its style, its script and the library of charts; and the policy it needs.
+
+    Args:
+        connects: a directive of the content security policy.
+        values: of the template, which escapes them all.
+    """
+    bundle = vega_bundle()
+    scripts = " ".join(f"'{_policy_hash(one)}'" for one in (bundle, script))
+    policy = f"default-src 'none'; style-src '{_policy_hash(style)}'; script-src {scripts}; {connects}"
+    policy += "base-uri 'none'; form-action 'none'"
+    html = _environment().get_template(name).render(style=style, policy=policy, **values)
+    # People read a page in a terminal too, and a store may be anybody's: all of it is printable but for the library.
+    return printable(html).replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>"), policy
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(template),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": _markdown}
+    environment.filters |= {"md": lambda text: _MARKDOWN.sub(r"\\\1", text).replace("\n", " ")}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment
 
@@ -132,8 +144,7 @@ def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def policy_hash(text: str) -> str:
-    """Return the hash by which a content security policy allows a script or a style sheet."""
+def _policy_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -142,5 +153,13 @@ def template(name: str) -> str:
     return resources.files("dscampaign.templates").joinpath(name).read_text(encoding="utf-8")
 
 
-def _markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", text).replace("\n", " ")
+def vega_bundle() -> str:
+    """Return Vega-Embed, Vega-Lite and Vega from the user's cache if it is trusted; else make it, in seconds."""
+    file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, ValueError, Distrusted):
+        return trusted_bytes(file).decode()
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg] # the stub requires an optional argument
+    with suppress(OSError):
+        make_private(file.parent)
+        write_atomically(file, bundle, closed=True)
+    return bundle

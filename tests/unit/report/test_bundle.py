@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from dscampaign.orchestrator.report.page.bundle import vega_bundle
+from dscampaign.orchestrator.report.page.render import vega_bundle
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o600, "kept"), (0o666, "made")])
