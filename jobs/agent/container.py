@@ -183,7 +183,11 @@ def _apptainer(container: Mapping[str, Any], mounts: Sequence[Mount], gpus: bool
 def _charliecloud(container: Mapping[str, Any], mounts: Sequence[Mount], _gpus: bool) -> list[str]:
     """Return its command line. It knows no read-only mounts; for GPUs, `ch-fromhost` has prepared the image."""
     image = Path(container["image"])
-    visible = [mount for mount in mounts if not _within(mount.target, "/tmp")]  # noqa: S108 - it mounts that itself
+    visible = [
+        mount
+        for mount in mounts
+        if mount.source != mount.target or not _within(mount.target, "/tmp")  # noqa: S108 - it mounts that itself
+    ]
     missing = image.is_dir() and not all((image / mount.target.lstrip("/")).is_dir() for mount in visible)
     options = ["--unset-env=*", f"--set-env=PATH={_PATH}"]
     options += ["--set-env"] if (image / "ch" / "environment").is_file() else []

@@ -88,7 +88,8 @@ def test_charliecloud_writes_an_image_only_to_make_a_mount_point(host: Path) -> 
     assert "--write" not in line  # not a folder
     (image / "ch").mkdir(parents=True)
     (image / "ch" / "environment").touch()
-    line, env = wrapped(host, "charliecloud", section={"image": str(image), "mounts": ("/lustre",)})
+    line, env = wrapped(host, "charliecloud", section={"image": str(image), "mounts": ("/lustre", "/a:/tmp/a")})
+    assert "--bind=/a:/tmp/a" in line
     assert line[:5] == ["ch-run", "--unset-env=*", f"--set-env=PATH={container._PATH}", "--set-env", "--write"]
     for bound in [word.partition(":")[2] for word in line if word.startswith("--bind=")]:
         (image / bound.lstrip("/")).mkdir(parents=True)
