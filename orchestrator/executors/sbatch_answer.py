@@ -54,7 +54,7 @@ _REFUSED = re.compile(
     r"|not supported|unsupported|(?:user|group) not permitted|denied to requested reservation|[Dd]ependency problem"
     r"|[Mm]ore processors requested|Memory required by task|Burst Buffer request|No partition specified"
     r"|Cannot request more|parameter too long|unrecognized (?:option|--)|Unable to open file|mutually exclusive"
-    r"|--\S+ is not valid|^sbatch: option '",
+    r"|--\S+ is not valid|^sbatch: option '"
 )
 """Errors that only another spec removes; all other answers of slurmctld may change by themselves."""
 _PASSING: Final = re.compile(

@@ -115,13 +115,7 @@ def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProc
         happens()
     try:
         return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=env,
-            timeout=_patience_s(),
-            check=False,
+            command, capture_output=True, text=True, errors="replace", env=env, timeout=_patience_s(), check=False
         )
     except FileNotFoundError as exc:
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"

@@ -18,10 +18,7 @@ from .prediction import Ledger, believed, memory_key
 
 
 def read_ledgers(
-    conn: Connection,
-    configs: Iterable[RunConfig],
-    rows: Iterable[AttemptRow],
-    further: Iterable[str | None] = (),
+    conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow], further: Iterable[str | None] = ()
 ) -> Mapping[str, Ledger]:
     """The measured memory of these runs and of all like them, in every campaign of the store; and of further keys.
 

@@ -133,8 +133,7 @@ class SearchConfig(SpecSection):
     bounds: Annotated[dict[str, Annotated[Real, Field(gt=0)]], AfterValidator(_bounds)] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
     budget: Annotated[
-        Annotated[Real, Field(gt=0)] | None,
-        BeforeValidator(_hours, json_schema_input_type=float | str | None),
+        Annotated[Real, Field(gt=0)] | None, BeforeValidator(_hours, json_schema_input_type=float | str | None)
     ] = None
     """`200 GPU-hours`, after which no trial is added or goes on; those that wait or run end. The confirmation comes on
     top. Default: no limit."""

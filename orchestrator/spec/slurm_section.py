@@ -7,13 +7,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole
 from .other_names import hint_for

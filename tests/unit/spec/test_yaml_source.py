@@ -89,8 +89,7 @@ def test_a_billion_laughs_ends_early() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("\n".join(["a0: &a0 [1]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 3000))]), "nested too deeply"),
-        ("a: " + "[" * 900 + "]" * 900, "not valid YAML: maximum recursion depth"),
+        ("\n".join(["a0: &a0 [1]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 100))]), "nested too deeply"),
         (f"seed: 0x{'f' * 5000}", "is too large a number"),
         (f"seed: {'9' * 5000}", "not valid YAML"),
         ("seed: 18446744073709551616", "is too large a number"),
