@@ -24,17 +24,7 @@ FIELDS: Final = LEARNED | DESCRIBES_ONLY
 WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
 """Fields of `train` for the model, its data and its size; all others set the way of training."""
 
-_OPTIMIZER: Final = (
-    "lr",
-    "schedule",
-    "schedule_steps",
-    "warmup_steps",
-    "min_lr_ratio",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "eps",
-)
+_OPTIMIZER: Final = "lr schedule schedule_steps warmup_steps min_lr_ratio weight_decay beta1 beta2 eps".split()  # noqa: SIM905
 
 LEARNING: Final = frozenset([*WORK, *_OPTIMIZER, "grad_clip", "dropout"])
 """Fields of `train` that change the learned weights; all others change only their computation."""

@@ -21,11 +21,7 @@ _MODULES: Final[Mapping[str, Launcher]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "deepspeed": "deepspeed",
 }
-_PROGRAMS: Final[Mapping[str, Launcher]] = {
-    "torchrun": "torchrun",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-}
+_PROGRAMS: Final[Mapping[str, Launcher]] = {name: name for name in _MODULES.values()}
 _SIZES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("nproc_per_node", "num_gpus", "num_accelerators", "ntasks_per_node"), "ranks"),
     **dict.fromkeys(("nnodes", "num_nodes", "num_machines", "nodes"), "nodes"),

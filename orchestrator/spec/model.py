@@ -46,19 +46,9 @@ from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 Strategy = Literal[
-    "ddp",
-    "zero0",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero1-offload",
-    "zero2-offload",
-    "zero3-offload",
-    "zero3-offload-full",
-    "zero-infinity",
-    "fsdp2",
-    "fsdp2-offload",
-]
+    "ddp", "zero0", "zero1", "zero2", "zero3", "zero1-offload", "zero2-offload", "zero3-offload", "zero3-offload-full",
+    "zero-infinity", "fsdp2", "fsdp2-offload",
+]  # fmt: skip
 Executor = Literal["slurm", "local"]
 
 MIN_TELEMETRY_S: Final = 0.1
