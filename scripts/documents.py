@@ -20,8 +20,7 @@ from dscampaign.orchestrator.campaign.plan import Sign
 from dscampaign.orchestrator.doctor.check import Severity
 from dscampaign.orchestrator.errors import Problem
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.memory.feasibility import Shortage
-from dscampaign.orchestrator.memory.zero_memory import States
+from dscampaign.orchestrator.memory.zero_memory import Shortage, States
 from dscampaign.orchestrator.reconcile.forecast import Basis
 from dscampaign.orchestrator.report.compare.limits import LimitCheck
 from dscampaign.orchestrator.report.compare.reasons import Reason

@@ -24,10 +24,9 @@ from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, answering_within
 from dscampaign.orchestrator.formatting import count, figure, html_table, some, words
 from dscampaign.orchestrator.memory.config_changes import changed
-from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
 from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
-from dscampaign.orchestrator.memory.zero_memory import Sizes
+from dscampaign.orchestrator.memory.zero_memory import ModelNeeds, Sizes, needs_of
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.forecast import Forecast, read_history
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.memory.feasibility import host_need_gb, needs_of
-from dscampaign.orchestrator.memory.zero_memory import Sizes
+from dscampaign.orchestrator.memory.zero_memory import Sizes, host_need_gb, needs_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig
 

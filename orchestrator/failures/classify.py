@@ -15,20 +15,9 @@ from functools import partial
 
 from dscampaign.jobs.agent.evidence import LogLine
 
-from . import devices, finish, node_evidence, words
+from . import devices, exits, node_evidence, words
 from .clues import Clue
 from .evidence import Ended, death_signal, first_to_die, gone_before, outcome_of, silent_ranks
-from .exits import (
-    ended_by_slurm,
-    faulted,
-    folder_restored,
-    how_it_died,
-    never_began,
-    no_container,
-    refused,
-    set_up,
-    unknown,
-)
 from .groups import gist
 from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
@@ -41,7 +30,7 @@ from .verdict import Sureness, Verdict, headline
 def classify(ended: Ended) -> Verdict:
     """Return the failure class of an ended attempt, with the proof and how sure it is."""
     verdict = next(verdict for question in _QUESTIONS if (verdict := question(ended)))
-    verdict = finish.diverged(verdict, ended) or verdict
+    verdict = exits.diverged(verdict, ended) or verdict
     guess = verdict.kind is FailureClass.GPU_FAULT or (verdict.kind is FailureClass.CRASH and not verdict.rule)
     return replace(verdict, sure=Sureness.UNSURE) if guess else verdict
 
@@ -254,14 +243,14 @@ def _cascade(ended: Ended) -> Verdict | None:
         return None
     if death_signal(ended) in (None, signal.SIGABRT) and (hung := _hung_in_a_collective(echoes, ended)):
         return hung
-    if fault := faulted(ended):
+    if fault := exits.faulted(ended):
         return fault
     for clue in echoes:
         rule = _judged(clue.raised, clue.text, ended, LOG_RULES)
         if rule and rule.kind in (FailureClass.CRASH, FailureClass.NODE):
             return _verdict(rule, clue, clue.text, echoes, ended)
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
-    cause = f"{name} {how_it_died(ended)}; then " if name else ""
+    cause = f"{name} {exits.how_it_died(ended)}; then " if name else ""
     reason = cause + headline(echoes[0].text)
     return echoes[0].verdict(FailureClass.CRASH, reason=reason, host=host, sure=Sureness.UNSURE)
 
@@ -282,13 +271,13 @@ def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
 
 
 _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
-    folder_restored,
-    finish.finished,
-    ended_by_slurm,
+    exits.folder_restored,
+    exits.finished,
+    exits.ended_by_slurm,
     _by_user_rule,
-    set_up,
-    refused,
-    no_container,
+    exits.set_up,
+    exits.refused,
+    exits.no_container,
     _by_root,
     node_evidence.bad_gpu,
     _at_time_limit,
@@ -299,8 +288,8 @@ _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
     _by_last_words,
     partial(_by_log, echoes=True),
     _by_prose,
-    never_began,
+    exits.never_began,
     _cascade,
-    unknown,
+    exits.unknown,
 )
 """The first that has an answer decides."""

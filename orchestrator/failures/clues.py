@@ -11,9 +11,8 @@ from typing import Any
 from dscampaign.jobs.agent.evidence import LogLine
 
 from . import words
-from .places import Place, places
 from .policy import FailureClass
-from .raised import OF_FILES, OF_PROGRAM, Raised, causes_of_trace, recorded, said
+from .raised import OF_FILES, OF_PROGRAM, Place, Raised, causes_of_trace, places, recorded, said
 from .verdict import Verdict, headline
 
 _CASCADE = re.compile(

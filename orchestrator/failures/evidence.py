@@ -15,8 +15,7 @@ from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 
 from .clues import Clue
 from .log_lines import clues
-from .places import Place, places, telling
-from .raised import MESSAGE_LIMIT, Frame
+from .raised import MESSAGE_LIMIT, Frame, Place, places, telling
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""

@@ -17,8 +17,8 @@ from functools import lru_cache, partial
 
 from . import devices, words
 from .errnos import Fault
-from .places import Place
 from .policy import FailureClass
+from .raised import Place
 from .scene import Scene
 from .verdict import Sureness
 

@@ -8,8 +8,7 @@ from functools import cached_property
 
 from . import errnos, words
 from .errnos import Fault
-from .places import Place, places
-from .raised import OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Raised
+from .raised import OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Place, Raised, places
 
 _OF_COMPILED = "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError"
 _SIGNATURE = re.compile(

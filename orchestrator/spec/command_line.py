@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
@@ -14,8 +15,178 @@ from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.user_files import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
-from .launch_line import launch_line
+from .shell import LETTERS, option
 from .texts import filled
+
+Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
+
+_PYTHON: Final = re.compile(r"python[\d.]*")
+_MODULES: Final[Mapping[str, Launcher]] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed": "deepspeed",
+}
+_PROGRAMS: Final[Mapping[str, Launcher]] = {name: name for name in _MODULES.values()}
+_SIZES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("nproc_per_node", "num_gpus", "num_accelerators", "ntasks_per_node"), "ranks"),
+    **dict.fromkeys(("nnodes", "num_nodes", "num_machines", "nodes"), "nodes"),
+    **dict.fromkeys(("num_processes", "ntasks"), "world"),
+}
+"""The number that an option gives."""
+
+_OURS: Final[Mapping[Launcher, str]] = {
+    "torchrun": "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone node_rank master_addr master_port max_restarts"
+    " local_addr log_dir redirects tee use_env",
+    "accelerate": "machine_rank main_process_ip main_process_port same_network rdzv_backend rdzv_conf max_restarts tee"
+    " log_dir deepspeed_hostfile deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter",
+    "deepspeed": "hostfile master_port master_addr node_rank launcher launcher_args no_local_rank no_ssh no_ssh_check"
+    " ssh_port force_multi save_pid enable_each_rank_log",
+    "srun": "label unbuffered verbose quiet kill_on_bad_exit disable_status overlap exact whole preserve_env no_kill"
+    " exclusive mpi cpu_bind accel_bind wait output error job_name export jobid cpus_per_task",
+    "python": "u",
+}
+"""Options that this program sets itself, or that make no difference here."""
+
+_GPUS: Final = "leave it out: ranks use the GPUs of their job"
+_REFUSED: Final[Mapping[str, str]] = {
+    "no_python": "launch a Python script, or a module by -m",
+    **dict.fromkeys(("gpu_ids", "include", "exclude"), _GPUS),
+    **dict.fromkeys(("gpus_per_task", "gpu_bind"), "leave it out: a task uses GPU number SLURM_LOCALID"),
+    **dict.fromkeys(("container_image", "container_mounts", "container_workdir"), "write `container:`"),
+    "autotuning": "`micro_batch: auto` searches for a micro-batch",
+    "chdir": "write `workdir:`",
+}
+"""Options that cannot be used here, with a hint."""
+
+_OTHERS: Final[Mapping[Launcher, str]] = {
+    "srun": "write it below `slurm:`",
+    "python": "write it as a variable of `env`, such as PYTHONWARNINGS",
+}
+"""The hint for every other option; without it, the option is passed on."""
+
+_LETTERS: Final[Mapping[Launcher, Mapping[str, str]]] = {
+    "torchrun": {"m": "module", "r": "redirects", "t": "tee"},
+    "accelerate": {"m": "module"},
+    "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude"},
+    "srun": {**LETTERS, "l": "label", "u": "unbuffered", "K": "kill_on_bad_exit", "v": "verbose"},
+    "python": {"m": "module"},
+}
+
+
+@dataclass(frozen=True)
+class LaunchLine:
+    """The parts of a command that starts with a launcher.
+
+    Attributes:
+        options: For the launcher.
+        script: The script and its arguments, or `-m`, a module and its arguments.
+        at: Position of the script, or module, in the command.
+        sizes: Numbers that the line gives: `ranks` (of a node), `nodes`, `world`.
+        dropped: Options that this program sets itself, by name with `_` for `-`; a flag has "".
+        refused: Options that cannot be used here, with a hint.
+        python: The interpreter beside a launcher with a path; "" for none.
+    """
+
+    launcher: Launcher
+    options: tuple[str, ...]
+    script: tuple[str, ...]
+    at: int
+    sizes: Mapping[str, int]
+    dropped: Mapping[str, str]
+    refused: Mapping[str, str]
+    python: str = ""
+
+    def ranks_per_node(self, nodes: int) -> int | None:
+        """Return the processes on each of so many nodes, None if unknown; raise Hint if they are uneven."""
+        world = self.sizes.get("world")
+        if world is None:
+            return self.sizes.get("ranks")
+        if world % nodes:
+            raise Hint(
+                f"starts {world} processes on {nodes} nodes", "write `ranks_per_node:`, and leave the number out"
+            )
+        return world // nodes
+
+
+def launch_line(words: Sequence[str]) -> LaunchLine | None:
+    """Return the parts of a command; None if it starts with no launcher; raise Hint if it launches no script."""
+    path = PurePosixPath(words[0])
+    if path.name == "srun":
+        return _srun(words)
+    launcher, begin = _launcher(words, path.name)
+    if launcher is None:
+        return None
+    line = _read(launcher, words, begin)
+    keeps_script = {"deepspeed": "no_local_rank"}.get(launcher, "use_env")
+    if (launcher == "deepspeed" or "torch.distributed.launch" in words[:begin]) and keeps_script not in line.dropped:
+        head = 2 if line.script[0] == "-m" else 1  # before the script's own arguments, as the launcher adds it
+        line = replace(line, script=(*line.script[:head], "--local_rank={local_rank}", *line.script[head:]))
+    if "/" not in words[0]:
+        return line
+    return replace(line, python=words[0] if _PYTHON.fullmatch(path.name) else str(path.with_name("python")))
+
+
+def _launcher(words: Sequence[str], name: str) -> tuple[Launcher | None, int]:
+    """Return the launcher, and the position of its first option."""
+    if name in _PROGRAMS:
+        if name == "accelerate" and words[1:2] != ["launch"]:
+            raise Hint(f"starts with {' '.join(words[:2])}", "write `accelerate launch` and the script")
+        return _PROGRAMS[name], 2 if name == "accelerate" else 1
+    if not _PYTHON.fullmatch(name):
+        return None, 0
+    module = re.match(r"(?:-u )?-m (\S+)", " ".join(words[1:4]))
+    if module and module[1] in _MODULES:
+        return _MODULES[module[1]], words.index(module[1]) + 1
+    return "python", 1
+
+
+def _srun(words: Sequence[str]) -> LaunchLine:
+    outer = _read("srun", words, 1)
+    inner = launch_line(list(outer.script))
+    if inner is None or inner.launcher == "srun":
+        raise Hint(
+            f"starts {outer.script[0]} by srun", "start with a Python script or its launcher: `srun python train.py`"
+        )
+    dropped, refused = {**outer.dropped, **inner.dropped}, {**outer.refused, **inner.refused}
+    line = replace(inner, at=outer.at + inner.at, dropped=dropped, refused=refused)
+    if inner.launcher == "python":
+        return replace(line, launcher="srun", sizes=outer.sizes)
+    return line  # its tasks are launchers, one a node
+
+
+def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
+    """Read the options from this position on."""
+    options, sizes, dropped, refused = list[str](), dict[str, int](), dict[str, str](), dict[str, str]()
+    ours, others, as_module, at = _OURS[launcher].split(), _OTHERS.get(launcher, ""), False, begin
+    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+        name, value, used = option(words[at:], _LETTERS[launcher], _ends)
+        kept, at = words[at : at + used], at + used
+        if name == "module":
+            as_module = True
+            if launcher == "python":
+                break
+        elif name in _SIZES:
+            sizes |= {_SIZES[name]: int(value)} if value.isdecimal() else {}
+        elif name not in ours and (hint := _REFUSED.get(name, others)):
+            refused[kept[0].partition("=")[0]] = hint
+        elif name not in ours:
+            options += kept
+            continue
+        dropped[name] = value
+    at += words[at : at + 1] == ["--"]
+    if at >= len(words):
+        raise Hint("launches no script", "write the script and its arguments")
+    script = (*(("-m",) if as_module else ()), *words[at:])
+    return LaunchLine(launcher, tuple(options), script, at, sizes, dropped, refused)
+
+
+def _ends(word: str) -> bool:
+    """Return whether a word cannot be the value of an option: another option, a script, or a program."""
+    program = PurePosixPath(word).name
+    return word.startswith("-") or word.endswith(".py") or program in _PROGRAMS or bool(_PYTHON.fullmatch(program))
+
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -13,8 +13,8 @@ from typing import Final
 
 from dscampaign.jobs.shared.placeholders import AT_LAUNCH
 
+from .command_line import LaunchLine, launch_line
 from .field_types import Hint
-from .launch_line import LaunchLine, launch_line
 from .model import Spec
 from .sbatch_options import MOST_POINTS, Draft, count, name_from, options_of, take_container, take_option
 from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, redirection_of, statements, words_of

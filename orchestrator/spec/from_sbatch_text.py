@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from .launch_line import LaunchLine
+from .command_line import LaunchLine
 from .sbatch_options import Draft
 from .texts import secret_in
 from .yaml_source import parse_value, written

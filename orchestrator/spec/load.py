@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
-from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of
+from .command_line import command_is_meant, launch_line, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
-from .launch_line import launch_line
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
 from .texts import filled, secret_in

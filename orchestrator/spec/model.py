@@ -11,7 +11,7 @@ from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
-from .command_line import Word, taken_apart, words_of
+from .command_line import Launcher, Word, taken_apart, words_of
 from .field_types import (
     Count,
     EnvText,
@@ -27,7 +27,6 @@ from .field_types import (
     Whole,
     name_of_input,
 )
-from .launch_line import Launcher
 from .objective import Objective
 from .search_section import SearchConfig
 from .sections import (

@@ -10,7 +10,7 @@ from typing import Final
 
 from dscampaign.jobs.shared.placeholders import names_in
 
-from .launch_line import LaunchLine
+from .command_line import LaunchLine
 from .shell import LETTERS, Variables, option
 from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 from .slurm_syntax import gpus_of_node

@@ -79,8 +79,8 @@ class YamlDocument:
                 names = (part, str(part).replace("_", "-"))
                 pair = next(((key, value) for key, value in reversed(node.value) if key.value in names), None)
             else:
-                items = node.value if isinstance(node, SequenceNode) and isinstance(part, int) else ()
-                pair = (items[part],) * 2 if part in range(len(items)) else None
+                items = node.value if isinstance(node, SequenceNode) else []
+                pair = (items[part],) * 2 if isinstance(part, int) and part < len(items) else None
             if pair is None:
                 break
             nodes.append(pair)

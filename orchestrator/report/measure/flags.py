@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dscampaign.db.records import STEPS_RESTARTED
-from dscampaign.orchestrator.failures.finish import alone_in_words
+from dscampaign.orchestrator.failures.exits import alone_in_words
 from dscampaign.orchestrator.formatting import count, words
 
 from .hardware import LEAST_SAMPLES

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.orchestrator.failures import errnos
-from dscampaign.orchestrator.failures.places import Place, places
-from dscampaign.orchestrator.failures.raised import Frame, of_trace, recorded, said
+from dscampaign.orchestrator.failures.raised import Frame, Place, of_trace, places, recorded, said
 from dscampaign.tests.support.policy_world import log_lines, outcome
 from dscampaign.tests.support.verdicts import SITE, USER, judge, judge_error, meaning
 

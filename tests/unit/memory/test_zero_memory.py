@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
 from dscampaign.orchestrator.memory.zero_memory import (
     GB,
     GIB,
+    ModelNeeds,
     Offload,
     Sizes,
     alternatives,
     gpu_memory_gb,
     model_states,
+    needs_of,
     states_of,
 )
 from dscampaign.orchestrator.spec.model import RunConfig

@@ -16,9 +16,8 @@ from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.memory import config_changes
-from dscampaign.orchestrator.memory.feasibility import needs_of
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
-from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
+from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives, needs_of
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
