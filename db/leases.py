@@ -33,10 +33,7 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
 
 
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
-    """Renew a lease, and make this transaction depend on it; raises StaleLease if another holder took it.
-
-    A lease that has run out but that nobody took is still good: there is no other leader to collide with.
-    """
+    """Renew a lease, even one that ran out, and make this transaction depend on it; raises StaleLease if it is lost."""
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:
         current = read_lease(conn, name)

@@ -80,11 +80,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
 
 
 def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[list[int], list[WaitingAttempt]]:
-    """Return the runs that are begun and not done: ids to read, and those that only wait, in the matrix's order.
-
-    Args:
-        cancelled: Whether all of it is to end.
-    """
+    """Return the runs that are begun and not done: ids to read, and those that only wait, in the matrix's order."""
     task = func.coalesce(_ATTEMPT.task, _ATTEMPT.array_index)
     columns = (_ATTEMPT.id, _ATTEMPT.token, task, _ATTEMPT.job_id, _ATTEMPT.created_s)
     waits = case((_waits(cancelled), 1), else_=0)
@@ -112,10 +108,6 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int, skipped: int = 0) 
     """Return ids of runs without an attempt, in the order in which they start, and whether there are more.
 
     Runs that are not wanted any more come first: they need no room to be over.
-
-    Args:
-        most: How many.
-        skipped: How many to leave out at the beginning.
     """
     query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
     ordered = query.order_by(_RUN.desired.in_(WANTED), _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
@@ -169,12 +161,8 @@ def trained_interpreters(conn: Connection, campaign_id: int) -> frozenset[str]:
 def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: bool) -> list[tuple[int, str]]:
     """Return ids of the attempts with files that may not be read yet, with their runs' names.
 
-    Of each run the two newest: the last may still write, and files of the one before may have arrived late. Also those
-    that ended since `late_s`, by the store's clock.
-
-    Args:
-        late_s: When, in epoch seconds.
-        ended: Whether also of runs that have been settled for longer.
+    Of each run the two newest, since files of the one before may have arrived late, and those that ended since
+    `late_s`, by the store's clock; with `ended`, also of runs that have been settled for longer.
     """
     newest = _ATTEMPT.generation >= _RUN.generation - 1
     seen_s = _ATTEMPT.evidence["seen_s"].as_float()

@@ -57,13 +57,9 @@ Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]  # hands on the a
 
 
 def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, through: Through = iter) -> Pruned:
-    """Thin the runs of a campaign that the rule applies to; `dry_run`: only count.
+    """Thin the runs of a campaign that the rule applies to; `dry_run`: only count. `through` shows progress.
 
-    `through` hands on the runs one by one, to show progress.
-
-    Raises:
-        StoreReadOnly: this user may not.
-        StoreUnreachable: the database broke off; finished runs stay thinned.
+    Raises StoreReadOnly; StoreUnreachable if the database broke off: finished runs stay thinned.
     """
     total = Pruned()
     for attempt_ids in through(list(_old_runs(store, campaign_id, rule))):

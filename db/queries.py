@@ -146,11 +146,7 @@ def run_by_id(conn: Connection, run_id: int) -> RunRow:
 def update_run(
     conn: Connection, run_id: int, *, expect_states: Collection[RunState] | None = None, **values: Any
 ) -> bool:
-    """Set columns of a run, and the time of the change; only in one of `expect_states`, if given.
-
-    Returns:
-        False if nothing was changed because the run has left those states.
-    """
+    """Set columns of a run; return False if nothing was changed because it has left the `expect_states`."""
     return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **of_run(values)})
 
 
@@ -178,10 +174,7 @@ def update_attempt(
 
 
 def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
-    """Record that an attempt's agent is alive, by the database's clock; return False if the attempt does not exist.
-
-    With a `token`, it must be this very attempt, and not another store's of the same number.
-    """
+    """Record that an attempt's agent is alive; return False if the attempt, with this token if any, does not exist."""
     row = schema.attempt.c
     this = row.id == attempt_id if token is None else and_(row.id == attempt_id, row.token == token)
     return conn.execute(update(schema.attempt).where(this).values(heartbeat_s=now_s(conn))).rowcount == 1

@@ -22,13 +22,7 @@ _PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_che
 
 
 def read_only(path: Path) -> ReadOnlyFile | None:
-    """Return the file if this process may not write it, or SQLite's own files beside it, or must not trust it.
-
-    Returns:
-        None if the file may be written, or does not exist.
-
-    Raises StoreError: it is a folder, or this user may not even look.
-    """
+    """Return the file if this process may not write it, or SQLite's own files beside it, or must not trust it."""
     try:
         if not path.exists():
             return None

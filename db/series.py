@@ -130,10 +130,7 @@ class Curve(NamedTuple):
 
 
 def run_curve(conn: Connection, run_id: int, last: int, points: int, since: int = 0) -> Curve:
-    """Return a run's curve of at most `points` points until the step `last`; the database thins it.
-
-    `since`: leave out the buckets up to this step.
-    """
+    """Return a run's curve from `since` to `last` of at most `points` points; the database thins it."""
     width = 1 << (max(0, last - 1) // points).bit_length()
     present = [row.id for row in conn.execute(_present(), {"run_id": run_id})]
     line, condition = run_metric.c, run_metric.c.run_id == run_id

@@ -17,10 +17,7 @@ _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
-    """Make tables, or apply missing migrations, in a single transaction; return the revision before and after.
-
-    The store is opened with `check_schema=False`. Raises StoreError if this version has no migration from its schema.
-    """
+    """Make tables, or apply missing migrations, in a single transaction; return the revision before and after."""
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do
             conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")

@@ -65,10 +65,7 @@ def walk(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> Iterator[Plac
 
 
 def remove(place: Path, root: Path | None = None) -> list[Kept]:
-    """Remove a file, a link, or a folder with its content, if it exists; report the places that stay.
-
-    A link on the way from `root`, by default the folder above, is not followed.
-    """
+    """Remove a file, link or folder; report the places that stay. No link on the way from `root` is followed."""
     root = root or place.parent
     names = place.relative_to(root).parts
     return sweep(root, _part_of(names), names)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -57,26 +56,15 @@ class GpuSpool(Spool[GpuBatch]):
             source.tell(conn, f"gpu.{event.name}", event.message, data, event.ts_s)
 
 
-@dataclass(frozen=True)
-class AttemptSpools:
-    """The paths of an attempt's spools; missing ones count as empty."""
-
-    attempt_id: int
-    metrics: Path
-    forwards: Path
-    gpus: Sequence[Path]  # one for each node
-
-    def __iter__(self) -> Iterator[Spool[Any]]:
-        """The most important first: metrics, forwarders, telemetry."""
-        yield MetricSpool(self.attempt_id, self.metrics)
-        yield ForwardSpool(self.attempt_id, self.forwards)
-        for node_rank, path in enumerate(self.gpus):
-            yield GpuSpool(self.attempt_id, path, node_rank)
+def attempt_spools(attempt_id: int, metrics: Path, forwards: Path, gpus: Sequence[Path]) -> list[Spool[Any]]:
+    """Return the spools of an attempt, the most important first; missing files count as empty."""
+    telemetry = [GpuSpool(attempt_id, path, node_rank) for node_rank, path in enumerate(gpus)]
+    return [MetricSpool(attempt_id, metrics), ForwardSpool(attempt_id, forwards), *telemetry]
 
 
 def drain_attempt(
     store: Store,
-    spools: AttemptSpools,
+    spools: Sequence[Spool[Any]],
     source_of: Callable[[int], Source] | None = None,
     renew_lease: Callable[[], None] = lambda: None,
     stretches: float = inf,

@@ -52,7 +52,7 @@ class Pusher:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
         from dscampaign.db import queries
         from dscampaign.db.errors import StoreError
-        from dscampaign.db.ingest.attempt import AttemptSpools, drain_attempt
+        from dscampaign.db.ingest.attempt import attempt_spools, drain_attempt
         from dscampaign.db.store import Store, check_version
 
         assert self._url is not None
@@ -66,7 +66,7 @@ class Pusher:
                     check_version(conn)
                     if not queries.beat(conn, self._attempt_id, self._token):
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
-                drain_attempt(store, AttemptSpools(self._attempt_id, self._spool, paths.forward_spool, gpus))
+                drain_attempt(store, attempt_spools(self._attempt_id, self._spool, paths.forward_spool, gpus))
             finally:
                 store.close()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the spool keeps the lines, and the next try may go well

@@ -96,10 +96,7 @@ class CampaignFolder:
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
     def create(self, store: str = "", *, recorded: bool = False) -> None:
-        """Make the folder of a campaign that is being recorded; arguments as of `require_free`.
-
-        Raises UserError: the folder holds other files; Unreachable: it cannot be written.
-        """
+        """Make the folder of a campaign that is being recorded, as `require_free` allows; raises Unreachable."""
         try:
             require_free(self.paths, store, recorded=recorded)
             make_private(self.paths.dir)

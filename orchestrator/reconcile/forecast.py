@@ -190,10 +190,7 @@ def read_history(conn: Connection, campaign_id: int | None, without: Collection[
 
 
 def run_left_s(run: RunStatus, pace: Pace | None, like: Forecast | None, now_s: float) -> float | None:
-    """Return how long a running run will still take, at the pace of its newest attempt if that is known.
-
-    `like` is the forecast for all steps that the attempt has to make.
-    """
+    """Return how long a running run will still take: `like` forecasts all its steps if it has no pace of its own."""
     if run.shown != RunState.RUNNING or pace is None:
         return None
     step_s, end_s = step_time_s(pace), like.end_s if like else 0.0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
+from operator import attrgetter
 
 from dscampaign.db import open_runs, queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
-from dscampaign.db.ingest.attempt import AttemptSpools, drain_attempt
+from dscampaign.db.ingest.attempt import attempt_spools, drain_attempt
 from dscampaign.db.ingest.metrics import METRICS
 from dscampaign.db.ingest.spool import Source
 from dscampaign.db.records import AttemptRow, CampaignRow
@@ -46,7 +45,6 @@ from .stored import read_open
 
 LATE_S = 3600.0  # how long after an attempt's end its metrics may still become readable
 MOST_TROUBLES = 3  # kept for `campaign status`
-DRAINED_AT_ONCE = 1000  # attempts in a query for their offsets
 LONGEST_DRAIN_S = 10.0  # after that, the next pass reads on
 LONGEST_REST_S = 60.0  # between two tries while the store or the folder is away
 SLURM_POLL_S = 10.0
@@ -93,10 +91,7 @@ class Pass:
 
 
 class Reconciler:
-    """Brings one campaign to its desired state, pass by pass.
-
-    `executor` defaults to that of the spec; `measure` returns the figures of runs, for a search.
-    """
+    """Brings one campaign to its desired state, pass by pass; `measure` returns the figures of runs, for a search."""
 
     def __init__(
         self, store: Store, campaign: CampaignRow, executor: Executor | None = None, measure: Measure | None = None
@@ -163,7 +158,7 @@ class Reconciler:
             *act(actions, writer, self._executor, self.paths),
         ]
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
-        drain(writer, self._with_folder(ended), drained)
+        drain(writer, [row.id for row in self._with_folder(ended)], drained)
         troubles = [*drained.troubles, *troubles]
         if not troubles:
             drained_s = before.drained_s if drained.unread else stored.now_s
@@ -227,19 +222,12 @@ class Reconciler:
             late_s = min(now_s, before.drained_s or now_s) - LATE_S
             spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=before.drained_s is None)
         folders = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
-        rows = self._rows(attempt_id for attempt_id, name in spools if name in folders)
-        drain(writer, rows, drained)
-
-    def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
-        for some in in_pieces("attempts read", list(attempt_ids)):
-            with self._store.read() as conn:
-                rows = queries.attempts_of(conn, some)
-            yield from rows
+        drain(writer, [attempt_id for attempt_id, name in spools if name in folders], drained)
 
     def is_over(self, done: Pass) -> bool:
-        """Return whether a pass was the last: all is settled, and nothing has come since it looked.
+        """Return whether a pass was the last: all is settled, nothing has come since it looked.
 
-        Then frees the lease.
+        Then the lease is free.
         """
         if not done.settled:
             return False
@@ -255,8 +243,7 @@ class Reconciler:
             release_lease(self._store, self._campaign, self._holder, after_s)
 
 
-def _asks(campaign: CampaignRow) -> tuple[object, ...]:
-    return campaign.id, campaign.spec_hash, campaign.desired, campaign.limits
+_asks = attrgetter("id", "spec_hash", "desired", "limits")
 
 
 def _fresh(snapshot: Snapshot) -> set[int]:
@@ -304,40 +291,37 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor(paths.dir)
 
 
-def drain(writer: FencedWriter, rows: Iterable[AttemptRow], drained: _Drained) -> None:
+def drain(writer: FencedWriter, attempt_ids: Sequence[int], drained: _Drained) -> None:
     """Ingest lines that the agents have not pushed: a stretch of each spool in turn; `drained` receives the results."""
-    first = True
-    while rows:
+    left: list[AttemptRow] = []
+    while attempt_ids:
         left = []
-        for row, offsets in _with_offsets(writer.store, writer.renewing(rows)):
-            if not row.spool_offset and is_foreign(row):
-                continue
-            paths = attempt_paths(row)
-            gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
-            spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
-            position_of = partial(_seen, writer, row, offsets) if first else None
-            try:
-                if drain_attempt(writer.store, spools, position_of, writer.renew, stretches=1):
-                    left.append(row)
-            except (StoreUnreachable, StaleLease):
-                raise
-            except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
-                trouble = give_up_spool(row, exc, writer)
-                drained.troubles += [trouble] if trouble else []
-        first, rows = False, left
+        for some in in_pieces("attempts read", attempt_ids):
+            with writer.store.read() as conn:
+                rows, offsets = queries.attempts_of(conn, some), queries.node_offsets(conn, some)
+            for row in writer.renewing(rows):
+                if not row.spool_offset and is_foreign(row):
+                    continue
+                try:
+                    if _drain_attempt(row, offsets.get(row.id, {}), writer):
+                        left.append(row)
+                except (StoreUnreachable, StaleLease):
+                    raise
+                except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
+                    trouble = give_up_spool(row, exc, writer)
+                    drained.troubles += [trouble] if trouble else []
+        attempt_ids = [row.id for row in left]
         if time.monotonic() >= drained.until_s:
             break
-    drained.unread |= {row.run_id for row in rows}
+    drained.unread |= {row.run_id for row in left}
 
 
-def _seen(writer: FencedWriter, row: AttemptRow, offsets: Mapping[int, int], number: int) -> Source:
-    offset = row.spool_offset if number == METRICS else offsets.get(number, 0)
-    return Source(writer.campaign_id, row.run_id, row.generation, row.id, offset)
+def _drain_attempt(row: AttemptRow, offsets: Mapping[int, int], writer: FencedWriter) -> bool:
+    def source_of(number: int) -> Source:
+        offset = row.spool_offset if number == METRICS else offsets.get(number, 0)
+        return Source(writer.campaign_id, row.run_id, row.generation, row.id, offset)
 
-
-def _with_offsets(store: Store, rows: Iterable[AttemptRow]) -> Iterator[tuple[AttemptRow, Mapping[int, int]]]:
-    rest = iter(rows)
-    while some := list(islice(rest, DRAINED_AT_ONCE)):
-        with store.read() as conn:
-            offsets = queries.node_offsets(conn, [row.id for row in some])
-        yield from ((row, offsets.get(row.id, {})) for row in some)
+    paths = attempt_paths(row)
+    gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
+    spools = attempt_spools(row.id, paths.metrics, paths.forward_spool, gpus)
+    return drain_attempt(writer.store, spools, source_of, writer.renew, stretches=1)

@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -48,7 +48,7 @@ from .health import LINES, hopeless
 from .origin import Origin
 from .set_aside import in_words, may_pass
 from .shared_jobs import own_part, share_of
-from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, sort_out
+from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, StoreState, sort_out
 from .stored import Stored, waits_for_storage
 
 
@@ -88,7 +88,7 @@ def observe(
         raise Unreachable(message, "the next pass tries again", about="not readable") from failed[0]
     origin = Origin.of(stored.campaign.provenance)
     snapshot = Snapshot(
-        **stored.shared(),
+        **{each.name: getattr(stored, each.name) for each in fields(StoreState)},
         runs=views,
         broken=broken,
         listed=trouble is None,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -62,12 +62,7 @@ class _Submitted:
     position: Number | None = None
     job_token: str = ""
     recorded_s: float = 0.0
-
-
-class _Task(NamedTuple):
-    token: str
-    task: int
-    said: _Submitted
+    index: int = 0  # its place among the payloads of its array
 
 
 @dataclass(frozen=True)
@@ -82,8 +77,8 @@ class Recalled:
 
 @dataclass
 class _Found:
-    attempts: dict[int, tuple[RunRow, _Task]] = field(default_factory=dict)
-    passed: list[tuple[RunRow, _Task]] = field(default_factory=list)
+    attempts: dict[int, tuple[RunRow, _Submitted]] = field(default_factory=dict)
+    passed: list[tuple[RunRow, _Submitted]] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
 
 
@@ -116,22 +111,20 @@ class Recollection:
         self._recorded_s = campaign.created_s if campaign else 0.0
         self._unreadable = False
         tasks = [task for token in sorted(forgotten) for task in self._tasks(token)]
-        lost = self._lost(runs.keys() | {task.said.run for task in tasks}) if self._unreadable else frozenset()
-        if any(task.said.run not in runs for task in tasks) and campaign and campaign.provenance.get("search"):
+        lost = self._lost(runs.keys() | {task.run for task in tasks}) if self._unreadable else frozenset()
+        if any(task.run not in runs for task in tasks) and campaign and campaign.provenance.get("search"):
             runs = _record_trials(writer, tasks)
         if not tasks:
             return Recalled(lost=lost)
-        sorted_tasks = self._sorted_out(tasks, runs, writer)
-        self._fence(sorted_tasks.passed)
-        if sorted_tasks.attempts or sorted_tasks.passed:
+        result = self._sorted_out(tasks, runs, writer)
+        self._fence(result.passed)
+        if result.attempts or result.passed:
             with writer.write() as conn:
-                self._record(conn, sorted_tasks, writer)
-        done = {row.id for row, _ in sorted_tasks.passed} | sorted_tasks.attempts.keys() | sorted_tasks.waiting
-        behind = (
-            f"the store is older than the folder: attempts of {count(len(done), 'run')} that the store lacks were found"
-        )
-        trouble = Unreachable(behind, "they are recorded again before anything else of these runs begins")
-        return Recalled(frozenset(sorted_tasks.waiting), trouble if done else None, lost)
+                self._record(conn, result, writer)
+        behind = count(len({row.id for row, _ in result.passed} | result.attempts.keys() | result.waiting), "run")
+        message = f"the store is older than the folder: attempts of {behind} that the store lacks were found"
+        trouble = Unreachable(message, "they are recorded again before anything else of these runs begins")
+        return Recalled(frozenset(result.waiting), None if result == _Found() else trouble, lost)
 
     def _lost(self, known: Collection[str]) -> frozenset[int]:
         """A trial whose payload cannot be read has begun if it has a folder; else no job can begin it."""
@@ -144,43 +137,40 @@ class Recollection:
         except FileNotFoundError:
             return set()
 
-    def _tasks(self, token: str) -> Iterator[_Task]:
+    def _tasks(self, token: str) -> Iterator[_Submitted]:
         """Yield the tasks of a submission; none if its file is missing or not ours."""
         path = payloads_file(self._paths.batch(token))
         try:
             for index, raw in enumerate(read_array(open_trusted(path, self._paths.root), path)):
                 submitted = decode(_Submitted, raw)
                 if submitted.token == token:
-                    yield _Task(token, index, submitted)
+                    yield replace(submitted, index=index)
         except (FileNotFoundError, Distrusted, ValueError):
             self._unreadable = True
 
-    def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
+    def _sorted_out(self, tasks: Sequence[_Submitted], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
         """A submission is recorded as a whole, once it is the next one of all of its runs."""
-        open_tasks = [t for t in tasks if t.said.run in runs and t.said.generation > runs[t.said.run].generation]
+        open_tasks = [task for task in tasks if task.run in runs and task.generation > runs[task.run].generation]
         oldest: dict[str, int] = {}
-        for _, _, submitted in open_tasks:
-            oldest[submitted.run] = min(submitted.generation, oldest.get(submitted.run, submitted.generation))
+        for task in open_tasks:
+            oldest[task.run] = min(task.generation, oldest.get(task.run, task.generation))
         with writer.store.read() as conn:
             rows = list(open_runs.attempts_of_runs(conn, [runs[name].id for name in oldest]))
         active = {row.run_id for row in rows if row.state not in TERMINAL_ATTEMPT}
-        late = {t.token for t in open_tasks if t.said.generation > oldest[t.said.run] or runs[t.said.run].id in active}
+        late = {task.token for task in open_tasks if task.generation > oldest[task.run] or runs[task.run].id in active}
         result = _Found()
         for task in open_tasks:
-            run = runs[task.said.run]
+            run = runs[task.run]
             if task.token in late:
                 result.waiting.add(run.id)
-            elif self._is_same(run, task.said):
+            elif self._is_same(run, task):
                 result.attempts[run.id] = run, task
             else:
                 result.passed.append((run, task))
         return result
 
     def _is_same(self, run: RunRow, submitted: _Submitted) -> bool:
-        """Return whether an attempt is of the present experiment of its run.
-
-        In a campaign that was recorded anew, it must have its variables, too.
-        """
+        """Return whether an attempt is of its run's experiment and, if that was recorded anew, has its variables."""
         same = submitted.config_hash == run.config_hash
         with suppress(Exception):
             return same and (
@@ -188,24 +178,23 @@ class Recollection:
             )
         return False
 
-    def _attempt(self, run: RunRow, task: _Task) -> NewAttempt:
-        submitted = task.said
+    def _attempt(self, run: RunRow, submitted: _Submitted, executor: str) -> NewAttempt:
         key = None
         with suppress(Exception):  # a configuration that cannot be read is told where its run is looked at
             key = memory_key(config_changes.changed(run_config(run), submitted.changes.split()))
         return NewAttempt(
             run_id=run.id,
             generation=submitted.generation,
-            token=task.token,
+            token=submitted.token,
             config_hash=submitted.config_hash,
             micro_batch=submitted.micro_batch,
             accumulation=submitted.accumulation,
             world_size=submitted.nodes * submitted.ranks_per_node,
             nodes=submitted.nodes,
-            executor="",
+            executor=executor,
             spool_path=str(self._paths.run(run.name).attempt(submitted.generation).metrics),
             retry_epoch=submitted.retry_epoch,
-            array_index=task.task,
+            array_index=submitted.index,
             task=submitted.task,
             position=submitted.position,
             job_token=submitted.job_token or None,
@@ -214,26 +203,25 @@ class Recollection:
             code=Path(submitted.code).name,
         )
 
-    def _fence(self, passed: Sequence[tuple[RunRow, _Task]]) -> None:
+    def _fence(self, passed: Sequence[tuple[RunRow, _Submitted]]) -> None:
         """Keep the jobs from beginning that wait for attempts of other experiments."""
         of_batch: dict[str, list[int]] = defaultdict(list)
         for _, task in passed:
-            of_batch[task.token].append(task.task)
+            of_batch[task.token].append(task.index)
         for token, indexes in of_batch.items():
             close_tasks(self._paths.batch(token), indexes)
 
-    def _record(self, conn: Connection, sorted_tasks: _Found, writer: FencedWriter) -> None:
+    def _record(self, conn: Connection, result: _Found, writer: FencedWriter) -> None:
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         assert campaign is not None
         events, changes = [], dict[int, dict[str, object]]()
-        for run, task in sorted_tasks.passed:
-            message = f"attempt {task.said.generation} ({task.token}) is of another experiment: it is not taken over"
+        for run, task in result.passed:
+            message = f"attempt {task.generation} ({task.token}) is of another experiment: it is not taken over"
             events.append(queries.NewEvent(PASSED_OVER, message, run.id))
-            changes[run.id] = {"generation": task.said.generation}
+            changes[run.id] = {"generation": task.generation}
         new, template = [], template_of(campaign)
-        for run, task in sorted_tasks.attempts.values():
-            submitted = task.said
-            new.append(replace(self._attempt(run, task), executor=campaign.executor))
+        for run, submitted in result.attempts.values():
+            new.append(self._attempt(run, submitted, campaign.executor))
             epoch = max(run.retry_epoch, submitted.retry_epoch)
             wanted = {"desired": "run"} if submitted.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
             state = {"state": RunState.QUEUED, "reason": "", "not_before_s": None, "retry_epoch": epoch}
@@ -247,7 +235,7 @@ class Recollection:
         queries.add_events(conn, writer.campaign_id, events)
 
 
-def _record_trials(writer: FencedWriter, tasks: Sequence[_Task]) -> dict[str, RunRow]:
+def _record_trials(writer: FencedWriter, tasks: Sequence[_Submitted]) -> dict[str, RunRow]:
     """Record the runs of a search that the store has forgotten, each as its oldest attempt had it; return all runs."""
     with writer.write() as conn:
         campaign = queries.lock_campaign(conn, writer.campaign_id)
@@ -256,7 +244,7 @@ def _record_trials(writer: FencedWriter, tasks: Sequence[_Task]) -> dict[str, Ru
         if template:
             code = next((row.code for row in rows if row.stage is Stage.TRIAL), "")
             known, new = {row.name for row in rows}, []
-            for submitted in sorted((task.said for task in tasks), key=lambda submitted: submitted.generation):
+            for submitted in sorted(tasks, key=lambda task: task.generation):
                 run = template.again(submitted.run, submitted.params, submitted.target_step)
                 if run and run.name not in known and run.config_hash == submitted.config_hash:
                     known.add(run.name)

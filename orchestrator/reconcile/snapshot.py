@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from dscampaign.db.open_runs import WaitingAttempt
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
@@ -231,10 +230,6 @@ class StoreState:
     # reads the interpreters with which an attempt has made a step, "" for the default
     trained_with: Callable[[], frozenset[str]] = frozenset
     gpu_seconds: Callable[[], float] = float  # reads the usage of all attempts until now
-
-    def shared(self) -> dict[str, Any]:
-        """Return these fields of a state that has more."""
-        return {each.name: getattr(self, each.name) for each in fields(StoreState)}
 
 
 @dataclass(frozen=True, kw_only=True)

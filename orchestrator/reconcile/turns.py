@@ -90,10 +90,7 @@ class Turns:
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s=0.0))
 
     def watch(self, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Outcome | Exception]:
-        """Make passes until every campaign is settled, also later ones.
-
-        An error of `AWAY` is raised at the start, then yielded.
-        """
+        """Make passes until every campaign is settled; errors of `AWAY` are raised at the start, and yielded later."""
         has_run, before_s = False, -math.inf
         while True:
             try:

@@ -112,19 +112,6 @@ def test_jobs_that_ended_while_the_folder_was_away_are_not_executed_again(world:
     assert made.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
-def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, SharedFolder]) -> None:
-    made, shared = world
-    made.record()
-    shared.vanish()
-    with pytest.raises(Unreachable):
-        made.run_pass()
-    assert not made.cluster.submitted
-    shared.come_back()
-    assert shared.traces == []
-    made.settle()
-    assert made.ran == [("depth-1", 1), ("depth-2", 1)]
-
-
 @pytest.mark.parametrize("when", ["submitting", "judging"])
 @pytest.mark.parametrize(
     ("pause", "every"), [(None, 1), (2, 4), *(pytest.param(pause, 1, marks=pytest.mark.nightly) for pause in (1, 2, 5))]
