@@ -49,22 +49,18 @@ def _distribution(value: Any) -> Any:
     return {kind: [int(number) if kind == "int" else float(number) for number in numbers]}
 
 
-def _figures(value: Any) -> Any:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not names:
-        raise Hint("expected a figure, or a list of them", "write loss, or [loss, tokens_per_s]")
+def _figure(name: str) -> str:
     known = (*WORDS, *LOWER, *HIGHER)
-    for name in names:
-        if name not in known:
-            raise Hint(f"{name} is no figure", did_you_mean(str(name), known, f"write one of {', '.join(WORDS)}"))
-    return tuple(dict.fromkeys(names))
+    if name not in known:
+        raise Hint(f"{name} is no figure", did_you_mean(name, known, f"write one of {', '.join(WORDS)}"))
+    return name
 
 
-def _bounds(value: dict[str, float]) -> dict[str, float]:
-    for name in value:
-        if name not in (*WORDS, *LOWER, *HIGHER):
-            raise Hint(f"{name} is no figure", did_you_mean(name, (*WORDS, *LOWER, *HIGHER), "write mem_reserved_gb"))
-    return value
+_Figure = Annotated[str, AfterValidator(_figure)]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
 
 
 def _hours(value: Any) -> Any:
@@ -126,11 +122,11 @@ class SearchConfig(SpecSection):
     """Trials, at most."""
     parallel: Positive = 8
     """Trials at a time, queued ones included."""
-    objective: Annotated[tuple[str, ...], BeforeValidator(_figures, json_schema_input_type=str | tuple[str, ...])] = (
-        "loss",
-    )
+    objective: Annotated[
+        tuple[_Figure, ...], Field(min_length=1), BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])
+    ] = ("loss",)
     """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
-    bounds: Annotated[dict[str, Annotated[Real, Field(gt=0)]], AfterValidator(_bounds)] = Field(default={})
+    bounds: dict[_Figure, Annotated[Real, Field(gt=0)]] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
     budget: Annotated[
         Annotated[Real, Field(gt=0)] | None, BeforeValidator(_hours, json_schema_input_type=float | str | None)

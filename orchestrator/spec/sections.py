@@ -9,9 +9,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -296,15 +294,9 @@ class ForwardConfig(SpecSection):
     mlflow: MlflowConfig | None = None
     """MLflow."""
 
-    @model_serializer(mode="wrap")
-    def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the tools that are not named: a null would name a tool without options."""
-        return {tool: options for tool, options in dump(self).items() if options is not None}
-
     def options(self) -> dict[str, dict[str, Any]]:
         """The tools that are named, each with the options that are given."""
-        fields = self.model_dump(mode="json", exclude_none=True)
-        return {tool: fields[tool] for tool in TOOLS if tool in fields}
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 def _as_mapping(value: Any) -> Any:
