@@ -31,6 +31,8 @@ _PATTERNS: Final = {
 }
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _EXPECTED: Final = "expected "
+_SHOWN: Final = 8
+"""Fields that a hint lists, at most."""
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
 
@@ -78,25 +80,30 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
         return "write the file's content below `deepspeed:`; YAML also takes JSON" if isinstance(value, str) else None
     if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
         return f"write {re.sub(r'^0+(?=[0-9])', '', value)} without quotes"
-    return did_you_mean(str(value), words, None)
+    return did_you_mean(str(value), words, _all_of(_fields(place)) if kind == "model_type" else None)
+
+
+def _all_of(fields: Sequence[str]) -> str | None:
+    return f"its fields are {', '.join(fields)}" if 0 < len(fields) <= _SHOWN else None
 
 
 def _unknown(place: FieldPath) -> Finding:
     """Return the finding of an unknown field; its further places are the fields that it hides."""
     *section, name = map(str, place)
     if path := _elsewhere(section, name):
-        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"?', at_key=True)
+        level = " at the top level" if section and len(path) == 1 else ""
+        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"{level}?', at_key=True)
     fields = _fields(place[:-1])
     ours = meant(name, fields)
     places = (place, (*place[:-1], ours)) if ours else (place,)
     several = [] if section else fields_ending_in(name)
-    otherwise = f"write {' or '.join(several)}" if several else None
+    otherwise = f"write {' or '.join(several)}" if several else _all_of(fields if section else [])
     return Finding(places, "unknown field", hint_for(name, fields, otherwise), at_key=True)
 
 
 def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
     if section:
-        return (name,) if section == ["train"] and name in Spec.model_fields else None
+        return (name,) if name in Spec.model_fields else field_path(name)
     if name in TOOLS:
         return ("forward", name)
     if name in ("include", "exclude"):

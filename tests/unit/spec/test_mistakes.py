@@ -169,6 +169,14 @@ def test_a_name_that_no_file_can_have_is_an_error() -> None:
     [
         ("setup: [module load a]", "setup", "unknown field", "write slurm.setup or local.setup"),
         ("program: a.py", "program", "unknown field", 'did you mean "command"?'),
+        (
+            "container: {runtime: pyxis, image: a#b, python: x}",
+            "container.python",
+            "unknown field",
+            'did you mean "python" at the top level?',
+        ),
+        ("retry: {nodes: 2}", "retry.nodes", "unknown field", 'did you mean "slurm.nodes"?'),
+        ("notify: mail", "notify", "expected a mapping of fields", "its fields are on, command, url"),
         ("parameters: {lr: [1]}", "parameters", "unknown field", 'did you mean "matrix"?'),
         ("matrix: {train: {lr: [1, 2]}}", "matrix.train", "expected a list of values", "write train.lr"),
         ("chdir: /x", "chdir", "unknown field", 'did you mean "workdir"?'),
