@@ -1,17 +1,10 @@
-"""Watch a rank from outside of it, and kill it once it may not go on.
+"""Watch a rank from outside of it, and kill it once its agent is dead or silent, or the run has a newer attempt.
 
-An attempt that was given up must not write beside its successor: Slurm reports a node as failed though its processes go
-on, and the agent, which would end them, may be stopped or hang. So a rank ends
+Slurm may report a node as failed though its processes go on, and the agent, which would end them, may be stopped. The
+agent's sign of life is a file in the memory of the node, so that a slow shared folder ends no healthy training.
 
-- when its agent has died;
-- when the agent has given no sign of life for ``SILENCE_S``. The sign is a file in the memory of the node, so that a
-  slow shared folder ends no healthy training;
-- when the run has a newer attempt.
-
-A process, not a thread of the rank: a training script may hold Python's lock.
-
-Standard library only, Python 3.8 syntax. Usage: guard.py RANK_PID AGENT_PID, with the rank's environment and its log as
-standard error. Started by rank.py.
+A process, not a thread of the rank: a training script may hold Python's lock. Standard library only, Python 3.8 syntax.
+Usage: guard.py RANK_PID AGENT_PID, with the rank's environment and its log as standard error. Started by rank.py.
 """
 
 import json
@@ -42,7 +35,6 @@ def main(argv: List[str]) -> None:
 
 
 def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
-    """Wait until the rank is over, or return why it must end."""
     sign, silent_s = 0, 0.0
     while _lives(rank) and silent_s < SILENCE_S:
         if not _lives(agent):

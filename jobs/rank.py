@@ -1,11 +1,9 @@
-"""Run the training script of a rank and record how it ended.
+"""Run the training script of a rank and record how it ended, in a log and a record of its own.
 
-The launcher reports the first dead child that it polls, and a rank that dies by a signal reports nothing at all. So
-every rank leaves a record of its own: its identity, and, unless a signal killed it, its exit code or its exception with
-a time. The earliest error over all ranks is the root cause. Its output goes to a log of its own.
+The launcher reports the first dead child that it polls. The earliest error over all ranks is the root cause.
 
-Runs by file path in the training script's own interpreter, hence: standard library only, Python 3.8 syntax.
-Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
+Runs by file path in the training script's own interpreter, hence: standard library only, Python 3.8 syntax. Usage:
+rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
 """
 
 import json

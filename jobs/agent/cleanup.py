@@ -1,7 +1,6 @@
 """This user's own files and processes on a node: folders for compiled code, and leftovers of earlier attempts.
 
-Compiled code is run, so its folder must be this user's alone. In a shared home the ranks of all nodes wait for the same
-lock, and another version of torch reads half-written files: so the node's own disk comes first.
+Compiled code is run, so its folder must be this user's alone; on a shared disk nodes would wait for each other.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def _ours(environ: Mapping[str, str], image: str) -> Path:
 def clear_build_locks(folder: Path) -> list[Path]:
     """Remove the lock files of builds that no process of this user on this node has open; return them.
 
-    PyTorch compiles DeepSpeed's operators when a rank first needs them, and all others wait for its lock: that of a
-    killed rank would hold up each later attempt on the node. In a folder of the user's own locks stay.
+    Ranks wait for the lock of a build: that of a killed rank would hold up each later attempt on the node.
     """
     if not on_local_disk(folder):  # another node's process may be building
         return []
@@ -71,8 +69,7 @@ def clear_build_locks(folder: Path) -> list[Path]:
 def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
     """End processes of an attempt that outlived their launcher; return the commands of daemons.
 
-    Slurm ends them with the job only if it tracks processes by cgroup. A daemon has a session of its own; torchrun
-    gives one to each of the ranks, too.
+    A daemon has a session of its own; torchrun gives one to each of the ranks, too.
     """
     marks = _marks(attempt_dir)
     ended: dict[int, str] = {}

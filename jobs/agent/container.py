@@ -139,7 +139,6 @@ def _parsed(text: str) -> Mount:
 
 
 def _named(payload: Payload) -> Iterator[str]:
-    """Yield existing absolute paths of data and models that a spec names, also in its command and variables."""
     train: Mapping[str, Any] = payload.train or {}
     data = train.get("dataset") or {}
     paths = [*map(train.get, ("model", "tokenizer", "nvme_path")), *map(data.get, ("path", "eval_path"))]

@@ -172,7 +172,6 @@ def gather_lines(
     """Return the suspect lines and the tail of each log of this node, the ranks' logs first.
 
     Each log may take an equal share of the time that is left of ``GATHER_S``; then the rest is skipped up to its end.
-    Lines that match `user_patterns`, of the user's own rules, are suspect too.
     """
     patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]

@@ -1,7 +1,6 @@
 """The GPUs that an attempt finds on its node, and how full they are, through NVIDIA's management library.
 
-Memory in use before the first rank starts belongs to somebody else. A GPU that is dying can block the library: nobody
-waits for it for long.
+A GPU that is dying can block the library: nobody waits for it for long.
 """
 
 from __future__ import annotations

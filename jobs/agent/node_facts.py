@@ -1,9 +1,7 @@
 """A node's own evidence of an attempt: the machine, its GPUs, the kernel's log, and the memory of the job.
 
-Without a control group of the attempt's own, its agent samples its memory. A process's part is its proportional set
-size (``smaps_rollup``), for which the kernel walks all of its pages. So for a large process, or if it cannot be read,
-the part is the resident set without shared pages, which is less. Neither includes cached files that no process maps,
-nor memory that a driver holds outside of a process's pages.
+Without a control group of the attempt's own, its memory is sampled: the proportional set size, for which the kernel
+walks all pages of a process, or of a large process the resident set without shared pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Watch the progress records of a node's ranks, and write the agent's heartbeat.
-
-Every rank overwrites a record of its own in memory of its node (``report.py``). The agent summarises them in the
-heartbeat; nothing else leaves the node.
-"""
+"""Read the progress records that a node's ranks keep in its memory (`report.py`), and write the agent's heartbeat."""
 
 from __future__ import annotations
 

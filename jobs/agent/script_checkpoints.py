@@ -25,8 +25,7 @@ _DEEPSPEED: Final = "latest"  # DeepSpeed writes it last, and loads from the fol
 def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:
     """Return the checkpoint to resume from; "" for none. `on_skip` is called with path and reason of each skipped one.
 
-    DeepSpeed takes the folder itself. Else it is the `checkpoint-N` of the most steps, or the newest file or folder
-    with a state.
+    DeepSpeed takes the folder itself. Else it is the `checkpoint-N` of the most steps, or the newest with a state.
     """
     for path in _candidates(folder):
         try:
@@ -57,7 +56,6 @@ def _states(path: Path) -> list[Path]:
 
 
 def _torn(path: Path) -> str:
-    """Return why a checkpoint is not whole; "" if it is, as far as its files show."""
     if _OF_TRAINER.fullmatch(path.name) and not (path / _LAST_OF_TRAINER).exists():
         of_trainer = any(path.parent.glob(f"checkpoint-*/{_LAST_OF_TRAINER}"))
         of_library = any(_OF_LIBRARY.fullmatch(file.name) for file in path.glob("*"))

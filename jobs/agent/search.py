@@ -1,8 +1,4 @@
-"""Search for a micro-batch before the training, in a launch of its own on the same nodes.
-
-Node 0 announces in `started.json` where the ranks meet to search, then where they meet to train. The result is kept for
-runs that differ only in their seed.
-"""
+"""Search for a micro-batch before the training, in a launch of its own on the same nodes. Node 0 decides."""
 
 from __future__ import annotations
 
@@ -124,7 +120,6 @@ class Search:
         return replace(start, search_from=None, port=free_port(), micro_batch=micro_batch, accumulation=accumulation)
 
     def _keep(self, chosen: int, tried: Sequence[int]) -> None:
-        """Keep it for like runs, unless another run was faster."""
         path = _shared(self._payload)
         try:
             make_below(path.parents[1], path.parent)

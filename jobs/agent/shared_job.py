@@ -1,11 +1,7 @@
-"""Runs the attempts of a job, each as a step of its own, which fails, hangs or is killed alone.
+"""Runs the attempts of a job, each as a step of its own, in turn or in several lanes of the job's node.
 
-They run in turn, or in several lanes of the job's node, side by side: a free lane takes the next attempt. Slurm gives
-the step in a lane GPUs, CPUs and memory of its own.
-
-Started in the batch script:  python -m dscampaign.jobs.agent.shared_job BATCH_DIR SIGNAL_DELAY_S LANES
-Its record tells the reconciler what became of each. It decides nothing about an attempt: the agents' claims do. If it
-dies, so does the job, and what nobody has claimed goes back.
+Started in the batch script:  python -m dscampaign.jobs.agent.shared_job BATCH_DIR SIGNAL_DELAY_S LANES It decides
+nothing about an attempt: the agents' claims do. If it dies, so does the job.
 """
 
 from __future__ import annotations
@@ -109,7 +105,6 @@ class AttemptQueue:
         return False
 
     def _needed_s(self, index: int) -> float:
-        """Return its forecast, more if others took longer than theirs; without a forecast what the longest took."""
         likely_s = self._attempts[index].get("likely_s")
         return likely_s * self.slower if likely_s else self.longest_s
 

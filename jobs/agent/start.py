@@ -68,7 +68,6 @@ class Starter:
         return Begun(start, self._payload, CopyPaths(Path(self._payload.code)).read() if self._payload.code else None)
 
     def _verified_code(self) -> CodeCopy | None:
-        """Verify the copy of the code; a damaged copy is marked, so that no attempt uses it again."""
         if not self._payload.code:
             return None
         paths = CopyPaths(Path(self._payload.code))

@@ -1,7 +1,6 @@
-"""Sample the GPUs of an attempt while it runs, by the node's agent.
+"""Sample the GPUs of an attempt while it runs, by the node's agent, into a file that `db/ingest/attempt.py` reads.
 
-A thread samples, since a driver may hang; then the samples end and nobody waits. Each node appends a line a sample to a
-file of its own, which `db/ingest/attempt.py` takes into the store.
+A thread samples, since a driver may hang; then the samples end and nobody waits.
 """
 
 from __future__ import annotations

@@ -19,15 +19,11 @@ from .formats import LOSSES, MAX_STEP, Line
 from .printed import CommonForms, Patterns, Printed
 from .sources import MetricSource, Places, TensorBoard, TrainerState
 
-LOOK_S: Final = 0.1
-"""Between two looks: the time of a printed line is known to that."""
-HOLD_S: Final = 5.0
-"""From the first value to the choice: a script that reports does so meanwhile."""
-AT_ONCE_S: Final = 0.1
-"""A look reads on for so long if there is more."""
+LOOK_S: Final = 0.1  # between two looks: the time of a printed line is known to that
+HOLD_S: Final = 5.0  # from the first value to the choice: a script that reports does so meanwhile
+AT_ONCE_S: Final = 0.1  # a look reads on for so long if there is more
 FINISH_S: Final = 5.0
-SILENT_S: Final = 60.0
-"""Output for so long without metrics: the user learns that while the script runs."""
+SILENT_S: Final = 60.0  # output for so long without metrics: the user learns that while the script runs
 UNREAD: Final = "the script printed more than could be read until its end: the metrics of its last lines are missing"
 MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000

@@ -16,8 +16,7 @@ from dscampaign.files.private_files import open_regular
 _HEADER: Final = 12
 _FOOTER: Final = 4
 _VARINT, _BYTES = 0, 2
-_SIZES: Final = {1: 8, 5: 4}
-"""Bytes of the wire types of fixed size."""
+_SIZES: Final = {1: 8, 5: 4}  # bytes of the wire types of fixed size
 _FLOAT, _DOUBLE = 1, 2  # of TensorFlow's data types
 _VARINT_BYTES: Final = 10  # of 64 bits
 

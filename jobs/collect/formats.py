@@ -10,13 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-Line = dict[str, float]
-"""A line of the spool: `step`, and values by name."""
-
+Line = dict[str, float]  # a line of the spool: `step`, and values by name
 LOSSES: Final = {"loss", "eval_loss"}
-MAX_STEP: Final = 2**53
-"""Beyond, a float skips whole numbers."""
-
+MAX_STEP: Final = 2**53  # beyond, a float skips whole numbers
 _BETWEEN: Final = r"(?:[\s:=\"'\\]|->|\.{2,})*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
 """Between a name and its number, which a tensor or a list of one number may hold."""
 _NUMBER: Final = (
@@ -41,18 +37,13 @@ def _counted(name: str) -> re.Pattern[str]:
 
 
 class StepForm(NamedTuple):
-    """A form in which scripts print a step; `example`: a line with step 295 of 1,000 and loss 2.5; `source` prints it.
+    """A form in which scripts print a step; `example`: a line with step 295 of 1,000 and loss 2.5, as of `source`."""
 
-    Attributes:
-        pattern: has the groups `step`, perhaps `total`, and perhaps `before`, the word before it.
-        over_all: whether the step is certainly counted over all epochs.
-        counts: whether it may count something else than steps, so that its total must fit the run's number of steps.
-    """
-
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str]  # has the groups `step`, perhaps `total`, and perhaps `before`, the word before it
     example: str
     source: str
-    over_all: bool = False
+    over_all: bool = False  # whether the step is certainly counted over all epochs
+    # whether it may count something else than steps, so that its total must fit the run's number of steps
     counts: bool = False
 
 
@@ -60,7 +51,7 @@ _OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iter
 _EPOCH_BEFORE: Final = r"epoch(?:\(train\))?[\s:=#\[(]*\d++(?:\s*/\s*\d++)?[\])]?[\s:,|-]*"
 _TRAINING_COUNT: Final = r"\b(?:(?:train(?:ing)?|progress)\b:?|iter\(train\))"
 _BEFORE_COUNT: Final = rf"^(?:[a-z]+:[\w.]+:)?|[|\]>━╸╺]|(?<!\w)-+|\]:|:\d\d(?:[.,]\d+)?\]?|{_TRAINING_COUNT}"
-"""The begin of the line, of its part after a time or the name of a logger, or a word for training."""
+"""The begin of the line, of its part after a time or the name of a logger, or a term for training."""
 
 _STEP: Final = _counted("step")
 _ITERATION: Final = _counted("(?:iteration|iter|itr|it)")
@@ -111,9 +102,7 @@ _OTHER_STEPS: Final = _form(
 _EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
 _EPOCH_OF_ALL: Final = _form(rf"(?<![a-z_./-])epoch[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])")
 _EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
-
-LOSS: Final = _form("loss|entropy|xent")
-"""In every line with a value; a look for it costs little."""
+LOSS: Final = _form("loss|entropy|xent")  # in every line with a value; a look for it costs little
 _VALUE: Final = _form(
     r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
     r"((?:(?!(?:and|at|current|has|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
@@ -141,7 +130,7 @@ _NAMES: Final = {
     "step_time": "step_time",
     "tokens_per_s": "tokens_per_s tokens_per_sec tokens_per_second",
 }
-"""Names of metrics, without words for the kind of data."""
+"""Names of metrics, without terms for the kind of data."""
 _NAME: Final = {other: name for name, others in _NAMES.items() for other in others.split()}
 _OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
 """Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of a batch."""
@@ -183,21 +172,14 @@ _ITEM: Final = _form(rf"'([\w/.-]+)': '?({_NUMBER})'?[,}}]")
 
 @dataclass
 class Reading:
-    """The metrics of a line.
-
-    Attributes:
-        total: number of steps beside the step, 0 for none.
-        epoch: the epoch in which the step may be counted; None if it is counted over all epochs.
-        counts: whether its form is that of a count, see `StepForm`.
-        bar: whether it is a turn of a progress bar, which may still have the values of the turn before.
-    """
+    """The metrics of a line."""
 
     line: Line
     text: str
-    total: int = 0
-    epoch: int | None = None
-    counts: bool = False
-    bar: bool = False
+    total: int = 0  # number of steps beside the step, 0 for none
+    epoch: int | None = None  # the epoch in which the step may be counted; None if it is counted over all epochs
+    counts: bool = False  # whether its form is that of a count, see `StepForm`
+    bar: bool = False  # whether it is a turn of a progress bar, which may still have the values of the turn before
     iteration: bool = False
 
     @property

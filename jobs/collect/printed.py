@@ -31,17 +31,11 @@ from .formats import (
 from .sources import CHUNK_BYTES, MetricSource
 
 LINE_LIMIT: Final = 1000
-SEEN_WITHIN_S: Final = 0.25
-"""Lines seen later than this after they may have been printed have no time."""
-WAITING_EPOCHS: Final = 100_000
-"""At most so many lines wait for the second epoch."""
-WAITING: Final = 1000
-"""At most so many lines of the Trainer wait for their step."""
-PATTERN_S: Final = 2.0
-"""Of processor time, for a pattern on a chunk of output: most need a hundredth of it."""
-SHOWN: Final = 80
-"""Characters of a line, for people."""
-
+SEEN_WITHIN_S: Final = 0.25  # lines seen later than this after they may have been printed have no time
+WAITING_EPOCHS: Final = 100_000  # at most so many lines wait for the second epoch
+WAITING: Final = 1000  # at most so many lines of the Trainer wait for their step
+PATTERN_S: Final = 2.0  # of processor time, for a pattern on a chunk of output: most need a hundredth of it
+SHOWN: Final = 80  # characters of a line, for people
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")

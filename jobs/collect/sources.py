@@ -21,16 +21,11 @@ from dscampaign.jobs.shared.payload import Payload
 from .event_files import EventFile, Scalar
 from .formats import MAX_STEP, Line, metric_name
 
-CHUNK_BYTES: Final = 256 << 10
-"""Read of a file at a time: the agent has other work."""
-SEARCH_S: Final = 10.0
-"""Between two searches for files."""
+CHUNK_BYTES: Final = 256 << 10  # read of a file at a time: the agent has other work
+SEARCH_S: Final = 10.0  # between two searches for files
 MAX_DEPTH: Final = 5
-MAX_ENTRIES: Final = 5000
-"""Of a search: a folder may hold a data set."""
-CLOCKS_DIFFER_S: Final = 60.0
-"""A file server may be late by this much."""
-
+MAX_ENTRIES: Final = 5000  # of a search: a folder may hold a data set
+CLOCKS_DIFFER_S: Final = 60.0  # a file server may be late by this much
 _NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "__pycache__", "node_modules"})
 _MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
 

@@ -18,8 +18,7 @@ from dscampaign.jobs.shared.documents import decode
 from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
-from .events import tell, tell_unfinished
-from .tool import State, Steps, Tool, make_tool
+from .tool import State, Steps, Tool, make_tool, tell, tell_unfinished
 
 POLL_S = 5.0
 MAX_WAIT_S = 60.0  # between two tries of a tool that fails

@@ -13,7 +13,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import signal_group
 
-from .events import tell_unfinished
+from .tool import tell_unfinished
 
 FINISH_S = 15.0  # a tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live
 REAP_S = 1.0

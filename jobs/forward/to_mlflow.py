@@ -25,9 +25,8 @@ from mlflow.tracking import MlflowClient
 from dscampaign.files.atomic_files import alone
 from dscampaign.jobs.shared.payload import Payload
 
-from .events import without_password
 from .processes import FINISHED
-from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
+from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
 
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
@@ -101,7 +100,6 @@ class ToMlflow(Tool):
         return str(self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id)
 
     def _describe(self) -> None:
-        """Write parameters, which MLflow never changes, and tags for values that differ between attempts."""
         texts = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
         logged = self._client.get_run(self._run_id).data.params
         params = (Param(name, value) for name, value in texts.items() if name not in logged)

@@ -1,7 +1,12 @@
-"""The interface of tools, and their table."""
+"""The interface of tools, their table, and their events for the store: lines of a file beside the metrics."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import sys
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,7 +14,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
+
+_PASSWORD = re.compile(r"://(?:[^/\s:@]*:(?!\d+/)\S+|[^/\s:@]+)@")
+_QUERY = re.compile(r"([?&][\w-]*(?:password|token|secret|key)=)[^&\s]+", re.IGNORECASE)
+_LONGEST = 500
 
 Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the script's names, among them ``step`` and ``ts``, in epoch seconds."""
@@ -112,3 +123,24 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         result |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return result
+
+
+def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: object) -> None:
+    """Record an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else."""
+    message = without_password(message)[:_LONGEST]
+    print(message, file=sys.stderr, flush=True)
+    line = json.dumps({"event": event, "ts": time.time(), "tool": tool, "message": message, **data}) + "\n"
+    with contextlib.suppress(OSError), open(paths.forward_spool, "ab", 0, opener=open_private) as spool:
+        spool.write(line.encode())
+
+
+def tell_unfinished(paths: AttemptPaths, tool: str, reason: str) -> None:
+    """Record that a tool lacks lines, and how it gets them."""
+    advice = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
+    kept = ", and `wandb sync` what W&B keeps in files" if tool == "wandb" else ""
+    tell(paths, "unfinished", tool, f"{tool}: {reason}; {advice}{kept}")
+
+
+def without_password(text: str) -> str:
+    """Return the text without names and passwords in addresses, and without secrets in their queries."""
+    return _QUERY.sub(r"\1…", _PASSWORD.sub("://", text))

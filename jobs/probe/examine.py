@@ -7,13 +7,15 @@ The report is written anew after each section, so that a killed job leaves the o
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +23,16 @@ from typing import TYPE_CHECKING, Any, Final
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.file_systems import file_system, try_writing
 from dscampaign.files.ownership import distrust
+from dscampaign.files.private_files import open_private
 from dscampaign.jobs.agent import container, launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
 from dscampaign.jobs.shared.nvml import GpuMeter, each_gpu, gpu_names, listed, session, text
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
+from dscampaign.jobs.shared.process_groups import signal_group
+from dscampaign.jobs.shared.spool_steps import tail
 
-from . import children
 from .node_report import Collective, Device, Disk, Gpus, Host, NodeReport, Question, Software, Talk
 
 if TYPE_CHECKING:
@@ -42,6 +46,9 @@ GB: Final = 1e9
 _TRAINER: Final = Path(__file__).parents[1] / "trainer"
 _RDMA: Final = Path("/sys/class/infiniband")
 _GRACE_S: Final = 15.0
+
+_ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
+_running: set[int] = set()  # process groups
 
 Look = Callable[[], Any]
 
@@ -63,7 +70,7 @@ def main(argv: list[str]) -> int:
 
 
 def _end(*_: object) -> None:
-    children.kill_all()
+    _kill_all()
     os._exit(EXIT_ENDED)
 
 
@@ -126,7 +133,7 @@ class _Examination:
         question = self.question
         if question.container:
             command, env = container.examined(command, env, question.container, question.env, self.talk.folder)
-        children.run(command, env, timeout_s, log)
+        run_program(command, env, timeout_s, log)
 
     def _write(self, **changed: Any) -> None:
         self.report = replace(self.report, ended_s=time.time(), **changed)
@@ -198,7 +205,7 @@ def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
         try:
             result = look()
             results.append((result, "" if result is not None else "nothing was written"))
-        except children.ChildFailed as exc:
+        except ChildFailed as exc:
             results.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other
             results.append((None, f"{type(exc).__name__}: {exc}"))
@@ -207,6 +214,55 @@ def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
     thread.start()
     thread.join(timeout_s)
     return results[0] if results else (None, f"no answer within {timeout_s:.0f} s")
+
+
+# -- programs ----------------------------------------------------------------------------------------------------
+
+
+class ChildFailed(Exception):
+    """A program failed, or did not end in time; the message has its last line."""
+
+
+def run_program(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: Path) -> None:
+    """Run a program to its end, in the folder of its log, where nothing shadows a module.
+
+    Raises ChildFailed: it ended badly, or not in time.
+    """
+    with open(log, "wb", opener=open_private) as output:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=log.parent,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise ChildFailed(f"{command[0]}: {exc.strerror}") from exc
+        _running.add(child.pid)
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired as exc:
+            raise ChildFailed(f"did not end within {timeout_s:.0f} s{_last_line(log)}") from exc
+        finally:
+            signal_group(child.pid)
+            _running.discard(child.pid)
+    if code:
+        raise ChildFailed(f"ended with code {code}{_last_line(log)}")
+
+
+def _kill_all() -> None:
+    for group in tuple(_running):
+        signal_group(group)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in tail(log) if line.strip()]
+    errors = [match[1] for line in lines if (match := _ERROR.match(line))]
+    last = (errors or lines)[-1:]
+    return f": {last[0]}" if last else ""
 
 
 if __name__ == "__main__":

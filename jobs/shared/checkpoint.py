@@ -1,12 +1,8 @@
 """Checkpoints that are complete or absent.
 
 A checkpoint is a folder ``g{generation}-step{step}`` with a manifest that names every file, its size and its digest.
-It is written under a temporary name; only when every byte is on disk the first rank renames it. So a folder without
-the ``.tmp`` suffix was complete once, and the manifest shows whether it still is.
-
-    draft = begin(folder, generation, step)        # first rank; then all ranks write below `draft`
-    files = seal(draft, my_files)                  # each rank: fsync and digest what it wrote
-    commit(draft, manifest)                        # first rank, with the files of all
+All ranks write below the draft of `begin`, `seal` syncs their files, and `commit` renames it once every byte is on
+disk.
 """
 
 from __future__ import annotations

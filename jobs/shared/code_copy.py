@@ -1,10 +1,7 @@
-"""A copy of the code that attempts run: its place, content and integrity.
+"""A copy of the code that attempts run, {dir}/code/{hash}/, with its required content in {hash}.json.
 
-{dir}/code/{hash}/          the files as they were, and links to files that were left out
-{dir}/code/{hash}.json      their required content
-{dir}/code/{hash}.damaged   why the copy is not to be used any more
-
-The hash is that of the folder's path and of every file in it: imports of a file depend on both.
+{hash}.damaged has the reason why it is not to be used any more. The hash is of the folder's path and of every file in
+it: imports of a file depend on both.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Paths of a campaign on the shared folder. Pure.
-
-{dir}/campaign.db                              the default store
-{dir}/data/                                    prepared tokens, shared by all runs
-{dir}/code/{hash}/                             a copy of code that runs use, see `code_copy`
-{dir}/{campaign}/campaign.json                 the marker of the folder
-{dir}/{campaign}/batches/{token}/              one job array: payloads of its tasks
-{dir}/{campaign}/runs/{run}/checkpoints/{hash} checkpoints of the run
-{dir}/{campaign}/runs/{run}/g0001/             one attempt
-"""
+"""Paths of a campaign on the shared folder, as docs/architecture.md lists them. Pure."""
 
 from __future__ import annotations
 

@@ -78,7 +78,6 @@ def _pays(trials: Sequence[SizeTrial]) -> bool:
 
 
 def _may_fit(trials: Sequence[SizeTrial], size: int) -> bool:
-    """Extrapolate the peak of a size from the last two trials."""
     usable_gb = trials[-1].usable_gb
     peaks = [(trial.micro_batch, trial.peak_gb) for trial in trials if trial.peak_gb is not None][-2:]
     if len(peaks) < 2 or usable_gb is None:

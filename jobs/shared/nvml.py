@@ -110,7 +110,6 @@ def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _power(nvml: Any, handle: Any) -> Figures:
-    """Return momentary power and its mean over a second; a driver with only one figure gives the momentary power."""
     fields = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
     pairs = zip(("power_w", "power_avg_w"), fields, strict=False)
     figures = {name: round(_value(value) / 1e3, 1) for name, value in pairs if value.nvmlReturn == 0}

@@ -84,7 +84,6 @@ def tail(path: Path) -> list[str]:
 
 
 def _lines(spool: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a spool's beginning, except lines that are too long."""
     offset = 0
     while offset < HEAD_BYTES and (stretch := read_on(spool, offset, _CHUNK_BYTES)):
         lines = stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]

@@ -32,17 +32,13 @@ class TrainerDataset:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search for the micro-batch instead of a training.
-
-    `share`: samples of a rank in an optimizer step of the run; `seconds`: limit for trying larger sizes; `too_big`: a
-    size that did not fit before.
-    """
+    """A search for the micro-batch instead of a training."""
 
     __pydantic_config__: ClassVar = EXACT
 
-    share: int
-    seconds: float
-    too_big: int | None = None
+    share: int  # samples of a rank in an optimizer step of the run
+    seconds: float  # limit for trying larger sizes
+    too_big: int | None = None  # a size that did not fit before
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Corpus:
         files = self._files()
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         stats += [self._sliced()[1]] if stats and self._sliced()[1] else []
-        padded = [self.pad_to] if self.pad_to else []
+        padded: list[object] = [self.pad_to] if self.pad_to else []
         padded += [f"{self.max_tokens} tokens"] if self.max_tokens else []
         return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
@@ -135,7 +135,6 @@ class Corpus:
             yield from self._text(record, f"{self.path}, record {count}")
 
     def _text(self, record: Mapping[str, object], place: str) -> Iterator[Iterator[str]]:
-        """Yield the document of a record, if it has text."""
         if self.text_field not in record:
             raise self._lacks_field(record, place)
         text = record[self.text_field]
@@ -150,7 +149,6 @@ class Corpus:
 
 
 def _bounds(instruction: str, count: int) -> tuple[int, int]:
-    """Return the first record of a slice and the record after its last, of so many records."""
     from datasets import ReadInstruction
 
     [part] = ReadInstruction.from_spec(instruction).to_absolute({"train": count})

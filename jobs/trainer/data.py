@@ -185,7 +185,6 @@ def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
 
 
 def _remove_left(folder: Path, now_s: float) -> None:
-    """Remove drafts of killed preparations of these tokens; ``now_s`` is the file server's time."""
     for draft in ours.named(folder.parent, re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}")):
         newest_s = max((path.stat().st_mtime for path in (draft, *draft.glob("*"))), default=now_s)
         if now_s - newest_s > LEFT_S:

@@ -117,7 +117,6 @@ def compile_plain_linear() -> None:
 
 
 def _only_wanted(show: Any) -> Any:
-    """Return a printer that drops messages for DeepSpeed's own developers."""
     if getattr(show, "wanted", False):
         return show
 

@@ -16,21 +16,21 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
 
 from . import patches, swap_space
 from .config import Job, TrainerConfig
 from .flat_parameters import FlatModel
-from .fp8 import use_fp8
 from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import DdpEngine, TorchEngine
-from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
+from .whole_blocks import blocks_of, gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
 LET_GO_S: Final = 0.1
+MULTIPLE: Final = 16  # the GPU's FP8 products need sizes that are multiples of it
 _REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
 
 
@@ -204,3 +204,28 @@ def _plain_norm(engine: Any) -> Tensor | None:
     if engine.autotp_size() > 1:
         return norm_of_parts(engine.module.parameters())
     return torch.nn.utils.get_total_norm(p.grad for p in engine.module.parameters() if p.grad is not None)
+
+
+def use_fp8(model: nn.Module, *, emulate: bool) -> int:
+    """Replace the linear layers of the model's blocks by torchao's, except of odd sizes; return their number.
+
+    `emulate`: round to FP8, and multiply in a higher precision. Raises ValueError: no torchao, or no layer fits.
+    """
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError as exc:
+        raise ValueError(f"train.precision fp8 needs the package torchao: {exc}") from exc
+    fits = {
+        id(layer)
+        for block in blocks_of(model)
+        for layer in block.modules()
+        if type(layer) is nn.Linear and layer.in_features % MULTIPLE == layer.out_features % MULTIPLE == 0
+    }
+    if not fits:
+        raise ValueError(
+            f"train.precision: fp8 is for nn.Linear layers whose sizes are multiples of {MULTIPLE}, and the blocks of "
+            f"{type(model).__name__} have none; use bf16"
+        )
+    config = Float8LinearConfig(emulate=emulate)
+    convert_to_float8_training(model, config=config, module_filter_fn=lambda layer, _: id(layer) in fits)
+    return len(fits)

@@ -1,8 +1,4 @@
-"""A model whose parameters lie in two tensors, so that an optimizer step is a few large operations.
-
-DeepSpeed copies, casts and measures the gradient of each parameter in each step. If the whole backward pass is a
-compiled graph, all gradients come at its end, so joining them delays no reduction.
-"""
+"""A model whose parameters lie in two tensors, so that an optimizer step is a few large operations (ADR 8)."""
 
 from __future__ import annotations
 

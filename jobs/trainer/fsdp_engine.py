@@ -1,9 +1,7 @@
 """Sharded training with PyTorch alone, by ``fully_shard``, for comparison with DeepSpeed's ZeRO 3.
 
-As under ZeRO 3, each rank keeps its part of weights, gradients and optimizer states, and gathers a transformer block at
-a time. The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
-Gradients are reduced after each micro-batch, as ZeRO 3 does, or after the last of a step: kept whole until then, they
-take 4 bytes for each parameter of the model.
+The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
+Gradients that are reduced after the last micro-batch of a step take 4 bytes for each parameter of the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers of each optimizer step, read one step late so that reading never makes the device wait."""
+"""Numbers of each optimizer step, read one step late so that reading never makes the device wait; and a profile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from dscampaign.db.records import warm_up_steps
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_folder
 from dscampaign.jobs import report
 
 from . import memory
@@ -21,6 +25,11 @@ from .sampling import to_device
 from .speed import Speed, Work, peak_flops, profiled_steps
 
 MEMORY_STEP = 3  # steps of an attempt after which its memory has seen every kind of peak
+FOLDER = "profile"
+TRACE = "trace.json.gz"
+TABLE = "operators.txt"
+
+_ROWS = 60
 
 
 @dataclass(frozen=True)
@@ -245,3 +254,56 @@ def _to_host(rows: Tensor) -> Tensor:
     if rows.device.type != "cuda":
         return rows
     return torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
+
+
+class Profile:
+    """Record the operators of some steps on the first rank, and write their times."""
+
+    def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
+        self._steps = steps
+        self._records = dist.get_rank() == 0
+        self._folder = attempt_dir / FOLDER
+        self._cuda = device.type == "cuda"
+        self._under_way = False
+        self._profiler: profile | None = None
+
+    def before(self, step: int, meter: Meter) -> None:
+        """Begin to record before the first profiled step. An attempt may resume amid them."""
+        if step in self._steps and not self._under_way:
+            meter.flush()  # or what starting the profiler takes would count as the step before
+            self._start()
+            meter.restart_clock()
+
+    def after(self, step: int, meter: Meter) -> None:
+        """Write the recording after the last profiled step."""
+        if self._under_way and step + 1 not in self._steps:
+            meter.flush()
+            self.write()
+            meter.restart_clock()
+
+    def write(self) -> None:
+        """End a recording and write its files."""
+        self._under_way = False
+        if self._profiler is None:
+            return
+        self._wait()
+        self._profiler.stop()
+        make_folder(self._folder)
+        self._profiler.export_chrome_trace(str(self._folder / TRACE))
+        by = "self_device_time_total" if self._cuda else "self_cpu_time_total"
+        table = self._profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=80)
+        write_atomically(self._folder / TABLE, table + "\n")
+        report.event("profile", folder=str(self._folder), first_step=self._steps.start)
+        self._profiler = None
+
+    def _start(self) -> None:
+        self._under_way = True  # on all ranks: what flushes does so on all of them
+        if self._records:
+            self._wait()
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+            self._profiler = profile(activities=kinds)
+            self._profiler.start()
+
+    def _wait(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize()

@@ -286,7 +286,6 @@ def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
 
 
 def _idle_share(config: PreTrainedConfig) -> float:
-    """Return the share of a mixture's experts that do not compute for a token; 0 if the configuration lacks it."""
     experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), 0)
     each = getattr(config, "num_experts_per_tok", None)
     return 1.0 - each / experts if experts and each else 0.0

@@ -239,7 +239,6 @@ def _at(value: Any, place: Any) -> Any:
 
 
 def _without(config: dict[str, Any], place: Any) -> dict[str, Any]:
-    """A copy without the value at a place."""
     copy = deepcopy(config)
     *around, key = place
     holder = _at(copy, around)

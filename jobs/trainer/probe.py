@@ -1,7 +1,6 @@
-"""The GPU memory of a rank, reported before the first step: `a + b x micro_batch`.
+"""The GPU memory of a rank, reported before the first step: `a + b x micro_batch`, of tensors alone.
 
-`b` is measured with the real model on a few random samples. Of `a`, the present part is measured, and the part that
-training adds is counted. Figures are allocated memory: the allocator's depends on earlier allocations.
+`b` is measured with the real model on a few random samples; what training adds to `a` is counted.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def _state_bytes(engine: Any) -> int:
     copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
     updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]
     parts: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in updated if not optimizer.state.get(p)]
-    return sum(int(copies * part.nbytes) for part in parts)
+    return copies * sum(int(part.nbytes) for part in parts)
 
 
 def _states_on_host(engine: Any) -> bool:

@@ -159,7 +159,6 @@ def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job
 
 
 def _reason(draft: Path, error: Exception) -> Exception:
-    """Return the reason of a failed save: torch's writer does not report a full disk, so check it again."""
     if isinstance(error, OSError) or not _WRITING_FAILED.search(str(error)):
         return error
     try:

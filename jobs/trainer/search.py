@@ -82,7 +82,6 @@ def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
 
 
 def _step(engine: Engine, tokens: torch.Tensor) -> tuple[float, float]:
-    """Return the seconds of a micro-batch without an update, and with it."""
     marks = [_now(engine.device)]
     for _ in range(SEARCH_PASSES):
         advance(engine, engine(tokens, tokens))

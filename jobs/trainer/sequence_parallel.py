@@ -1,7 +1,6 @@
 """Sequence parallelism, as in DeepSpeed-Ulysses: neighbouring ranks share each sample.
 
-DeepSpeed's engine need not know. Every rank's loss is the mean over equally many tokens, so the mean of all ranks'
-gradients is the gradient of the whole batch, and ZeRO shards over all ranks as usual.
+Every rank's loss is the mean over equally many tokens, so ZeRO averages gradients over all ranks as usual.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """How fast an attempt trains, over a window that begins after warm-up and compilation.
 
-Model FLOPs utilisation is ``tokens/s/GPU x FLOP per token / peak`` (Chowdhery et al. 2022, PaLM, appendix B), with the
-dense half-precision peak of the GPU's data sheet. `model_flops` has the FLOP of a token.
+Model FLOPs utilisation is ``tokens/s/GPU x FLOP per token / peak`` (Chowdhery et al. 2022, PaLM, appendix B).
 """
 
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 PROFILED_STEPS: Final = 3
 """Optimizer steps that are profiled: enough to see the pattern, few enough for a trace that opens."""
@@ -77,15 +76,15 @@ class Speed:
         if not self._times_s:
             return None
         total_s, work = sum(self._times_s), self._work
-        quartiles = quartiles_of(self._times_s)
+        first, median, third = np.percentile(self._times_s, [25, 50, 75]).tolist()
         tokens_per_s = work.tokens * len(self._times_s) / total_s
         return {
             "steps": len(self._times_s),
             "window_s": total_s,
             "warm_up_steps": len(self._warm_up_s),
             "warm_up_s": sum(self._warm_up_s),
-            "step_time_median_s": quartiles[1],
-            "step_time_iqr_s": quartiles[2] - quartiles[0],
+            "step_time_median_s": median,
+            "step_time_iqr_s": third - first,
             "tokens_per_s": tokens_per_s,
             "tokens_per_s_per_gpu": tokens_per_s / work.ranks,
             "mfu": work.mfu(total_s / len(self._times_s)),
@@ -93,11 +92,3 @@ class Speed:
             "peak_flops": work.peak_flops,
             "data_wait_share": sum(self._waits_s) / total_s,
         }
-
-
-def quartiles_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the quartiles of at least one value, interpolated linearly, as in a report."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
-    return first, median, third

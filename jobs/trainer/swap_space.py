@@ -1,7 +1,6 @@
 """The folder on a node's disk for ZeRO-Infinity's states, and the room to read them back.
 
-DeepSpeed names its files after the rank alone, so two attempts on a node would write the same files. And it leaves them
-there.
+DeepSpeed names its files after the rank alone, and leaves them there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Tensor parallelism, as DeepSpeed's AutoTP trains it: neighbouring ranks share each layer's matrices.
 
-Each rank computes some attention heads and some of the inner width of each block; two sums over the ranks of a group
-join a block's outputs, and two more its gradients. `layer_parts` names the matrices. DeepSpeed cuts them before ZeRO
-shards the parts over the ranks that have the same part.
+`layer_parts` names them. DeepSpeed cuts them before ZeRO shards the parts over the ranks that have the same part.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class DdpEngine(TorchEngine):
         self._called = torch.compile(self._parallel)  # type: ignore[assignment]
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """The loss of a micro-batch."""
+        """Return the loss of a micro-batch."""
         if isinstance(self._parallel, DistributedDataParallel):
             self._parallel.require_backward_grad_sync = self.is_gradient_accumulation_boundary()
         with torch.autocast(self.device.type, self._half, enabled=self._half is not None):

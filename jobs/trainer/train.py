@@ -33,10 +33,9 @@ from .engine import (
     start_process_group,
 )
 from .fused_loss import IGNORED_TARGET
-from .meter import Meter
+from .meter import Meter, Profile
 from .model import build_model
 from .probe import report_memory
-from .profile import Profile
 from .sampling import evaluation_batches, training_batches
 from .saving import restore, save
 from .schedule import learning_rate

@@ -1,7 +1,6 @@
 """Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
 
-``python -m dscampaign.jobs.trainer.transformers_folder`` reads a `WeightsRequest` as JSON, and ends with a line of
-JSON.
+As a program it reads a `WeightsRequest` as JSON from its standard input, and ends with a line of JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Random weights, drawn module by module, so that under ZeRO 3 no rank ever holds a whole model.
 
-Each rank draws all weights from the seed, on the CPU, in fp32 and in the same order, so all strategies begin alike.
-Under ZeRO 3 they are partitioned about a gigabyte at a time; tables with a row for each token stay whole until
-DeepSpeed gets the model, because the vocabulary is padded before.
+Each rank draws all weights from the seed, on the CPU, in fp32 and in the same order. Tables with a row for each token
+stay whole until DeepSpeed gets the model, because the vocabulary is padded before.
 """
 
 from __future__ import annotations

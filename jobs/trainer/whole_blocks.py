@@ -1,8 +1,4 @@
-"""ZeRO 3 by whole transformer blocks: DeepSpeed gathers all weights of a block at once, without hooks inside.
-
-By default it gathers for each module, and its hooks cost the host about a millisecond a module: a small step waits for
-them. benchmarks/results/zero3-leaf-h200 has figures.
-"""
+"""ZeRO 3 by whole transformer blocks, gathered at once: see benchmarks/results/zero3-leaf-h200."""
 
 from __future__ import annotations
 

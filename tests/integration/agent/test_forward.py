@@ -18,8 +18,8 @@ from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.jobs.forward import loop
-from dscampaign.jobs.forward.events import tell
 from dscampaign.jobs.forward.loop import Forwarding
+from dscampaign.jobs.forward.tool import tell
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support import curves

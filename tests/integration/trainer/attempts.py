@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.jobs.trainer.config import TrainerConfig
@@ -138,3 +140,11 @@ class Attempt:
         """The one event of that name."""
         [found] = [line for line in self.lines() if line.get("event") == name]
         return found
+
+
+def require_same(found: Attempt, expected: Attempt, after: int = 0, tolerance: float = 2e-6) -> None:
+    """Require equal losses and gradients at the steps after one."""
+    for metric in ("loss", "grad_norm", "eval_loss"):
+        wanted = {step: value for step, value in expected.values(metric).items() if step > after}
+        assert wanted
+        assert found.values(metric) == pytest.approx(wanted, abs=tolerance)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.tests.integration.trainer.attempts import LLAMA, Attempt
+from dscampaign.tests.integration.trainer.attempts import LLAMA, Attempt, require_same
 
 pytestmark = [pytest.mark.nightly, pytest.mark.training]
 
@@ -47,21 +47,14 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
     return train_many(**{name: {**BASE, **changes} for name, changes in cases.items()})
 
 
-def _same(found: Attempt, expected: Attempt, after: int = 0, tolerance: float = 2e-5) -> None:
-    for metric in ("loss", "grad_norm", "eval_loss"):
-        wanted = {step: value for step, value in expected.values(metric).items() if step > after}
-        assert wanted
-        assert found.values(metric) == pytest.approx(wanted, abs=tolerance)
-
-
 @pytest.mark.parametrize("name", SHARED)
 def test_two_ranks_that_share_samples_learn_the_same(trained: dict[str, Attempt], name: str) -> None:
-    _same(trained[name], trained["whole"])
+    require_same(trained[name], trained["whole"], tolerance=2e-5)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_family_that_is_served_learns_the_same(trained: dict[str, Attempt], kind: str) -> None:
-    _same(trained[kind], trained[f"whole {kind}"])
+    require_same(trained[kind], trained[f"whole {kind}"], tolerance=2e-5)
 
 
 def test_a_run_resumes_also_with_samples_divided_otherwise(
@@ -71,13 +64,13 @@ def test_a_run_resumes_also_with_samples_divided_otherwise(
     halfway = trained["zero3"].checkpoints / f"g0001-step{HALF:08d}"
     three = {**BASE, "zero_stage": 3, "resume": halfway}
     resumed = train_many(shared={**three, "sequence_parallel": 2}, whole=three)
-    _same(resumed["shared"], trained["zero3"], HALF, 1e-6)
-    _same(resumed["whole"], trained["whole"], HALF)
+    require_same(resumed["shared"], trained["zero3"], HALF, 1e-6)
+    require_same(resumed["whole"], trained["whole"], HALF, 2e-5)
 
 
 def test_four_ranks_in_two_groups_and_in_one(train_many: Callable[..., dict[str, Attempt]]) -> None:
     model = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4}
     base = {**BASE, "world_size": 4, "model": model}
     found = train_many(4, whole=base, two={**base, "sequence_parallel": 2}, four={**base, "sequence_parallel": 4})
-    _same(found["two"], found["whole"])
-    _same(found["four"], found["whole"])
+    require_same(found["two"], found["whole"], tolerance=2e-5)
+    require_same(found["four"], found["whole"], tolerance=2e-5)

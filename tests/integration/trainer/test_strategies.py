@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt
+from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt, require_same
 from dscampaign.tests.integration.trainer.conftest import in_lanes, selected
 
 pytestmark = pytest.mark.training
@@ -75,7 +75,9 @@ DEFAULT = (
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """One attempt of each strategy, and the baseline."""
-    return train_many(**{name: {**LONG, **EVERYTHING[name]} for name in {"ddp", "llama-bf16", *selected(request)}})
+    return train_many(
+        **{name: {**LONG, **EVERYTHING[name]} for name in {"ddp", "llama-bf16", "zero1", *selected(request)}}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,13 @@ def test_a_resumed_strategy_goes_on_as_if_nothing_had_happened(
         expected = {step: value for step, value in trained[name].values(metric).items() if step > HALF}
         assert len(expected) in (1, HALF)
         assert resumed[name].values(metric) == pytest.approx(expected, abs=1e-6)
+
+
+def test_ranks_that_share_layers_learn_the_same(
+    trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]
+) -> None:
+    """In a launch of its own: in one process DeepSpeed has one size of group for all models."""
+    require_same(train_many(shared={**LONG, **FP32["zero1"], "tensor_parallel": 2})["shared"], trained["zero1"])
 
 
 def test_a_compiled_rank_learns_the_same(train_many: Callable[..., dict[str, Attempt]]) -> None:

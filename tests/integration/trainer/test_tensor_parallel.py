@@ -1,4 +1,4 @@
-"""Ranks that share layers learn what ranks with whole layers and samples of their own learn."""
+"""Ranks that share layers learn what ranks with whole layers learn; `test_strategies` has the proof of every day."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, write
-from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt
-from dscampaign.tests.integration.trainer.conftest import in_lanes, selected
+from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt, require_same
+from dscampaign.tests.integration.trainer.conftest import selected
 from dscampaign.tests.integration.trainer.test_transformers_folder import held_out_loss
 
-pytestmark = pytest.mark.training
-nightly = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.training]
 
 TrainMany = Callable[..., dict[str, Attempt]]
 
@@ -85,52 +84,40 @@ def four(train_many: TrainMany) -> dict[str, Attempt]:
     return found | {f"whole {name}": attempt for name, attempt in train_many(4, **cases).items()}
 
 
-def _same(found: Attempt, expected: Attempt, after: int = 0, tolerance: float = 2e-6) -> None:
-    for metric in ("loss", "grad_norm", "eval_loss"):
-        wanted = {step: value for step, value in expected.values(metric).items() if step > after}
-        assert wanted
-        assert found.values(metric) == pytest.approx(wanted, abs=tolerance)
-
-
-@pytest.mark.parametrize("name", in_lanes([*SHARED, *FAMILIES, "pretrained"], {"zero1"}))
+@pytest.mark.parametrize("name", [*SHARED, *FAMILIES, "pretrained"])
 def test_two_ranks_that_share_layers_learn_the_same(two: dict[str, tuple[Attempt, Attempt]], name: str) -> None:
-    _same(*two[name])
+    require_same(*two[name])
 
 
-@nightly
 @pytest.mark.parametrize("name", HALVES)
 def test_in_half_precision_they_differ_by_rounding(two: dict[str, tuple[Attempt, Attempt]], name: str) -> None:
-    _same(*two[name], tolerance=5e-3 if name.startswith("bf16") else 5e-4)
+    require_same(*two[name], tolerance=5e-3 if name.startswith("bf16") else 5e-4)
 
 
-@nightly
 @pytest.mark.parametrize("name", FOUR)
 def test_four_ranks_in_two_groups(four: dict[str, Attempt], name: str) -> None:
-    _same(four[name], four[f"whole {name}"], tolerance=FOUR_APART[name])
+    require_same(four[name], four[f"whole {name}"], tolerance=FOUR_APART[name])
 
 
-@nightly
 def test_four_ranks_in_one_group(four: dict[str, Attempt], train_many: TrainMany) -> None:
     one = {**BASE, "world_size": 4, "tensor_parallel": 4}
     found = train_many(4, **{name: {**one, **FOUR[name]} for name in ("gpt2 zero2",)})
     for name, attempt in found.items():
-        _same(attempt, four[f"whole {name}"], tolerance=FOUR_APART[name])
+        require_same(attempt, four[f"whole {name}"], tolerance=FOUR_APART[name])
 
 
-@nightly
 def test_a_run_resumes_from_the_parts_of_all_ranks(four: dict[str, Attempt], train_many: TrainMany) -> None:
     """Whatever the stage: its manifest names every file, each once, so that what is damaged is noticed."""
     halves = {name: four[name].checkpoints / f"g0001-step{HALF:08d}" for name in RESUMED}
     base = {**BASE, "world_size": 4, "tensor_parallel": 2}
     resumed = train_many(4, **{name: {**base, **FOUR[name], "resume": half} for name, half in halves.items()})
     for name, attempt in resumed.items():
-        _same(attempt, four[name], HALF, 1e-6)
+        require_same(attempt, four[name], HALF, 1e-6)
         saved = checkpoint.verify(halves[name])
         parts = 2 + (4 if FOUR[name]["zero_stage"] else 0)
         assert len([file for file in saved.manifest.files if file.endswith("states.pt")]) == parts
 
 
-@nightly
 @pytest.mark.parametrize("name", FOUR)
 def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, data_dir: Path, tmp_path: Path) -> None:
     """In the format of the training they have the loss that it reported; in fp32 they are what the optimizer keeps."""
@@ -151,7 +138,6 @@ def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, dat
         assert any((full[key] != half[key].float()).any() for key in half)
 
 
-@nightly
 def test_a_search_for_the_micro_batch_gives_a_group_the_same_tokens(train_many: TrainMany) -> None:
     """DeepSpeed would stop at others."""
     search = {"global_batch": 4, "search": {"share": 4, "seconds": 60.0}}

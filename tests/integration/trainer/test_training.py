@@ -289,6 +289,7 @@ def test_nothing_that_a_checkpoint_would_call_is_called(
     assert "weights_only" in output
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_cannot_be_loaded_is_not_tried_twice(
     trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -337,6 +338,7 @@ train.main()
     assert list(attempt.values("loss")) == [1, 2]
 
 
+@pytest.mark.nightly
 def test_all_ranks_give_up_on_a_disk_without_room(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "run")
     environment = attempt.prepare(data_dir, checkpoint_every=2)

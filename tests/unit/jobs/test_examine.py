@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.probe import children, examine
-from dscampaign.jobs.probe.children import ChildFailed
+from dscampaign.jobs.probe import examine
+from dscampaign.jobs.probe.examine import ChildFailed
 from dscampaign.jobs.probe.node_report import Host, NodeReport, Question, Software, Talk
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
@@ -101,7 +101,7 @@ def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(tmp_path
     pid = tmp_path / "pid"
     script = f"sleep 60 & echo $! > {pid}; echo begun; wait"
     with pytest.raises(ChildFailed, match="did not end within 1 s: begun"):
-        children.run(["sh", "-c", script], os.environ, 1.0, tmp_path / "log")
+        examine.run_program(["sh", "-c", script], os.environ, 1.0, tmp_path / "log")
     wait_until(lambda: not _runs(pid.read_text().strip()), "the end of what it started")
 
 

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,6 @@ from dscampaign.tests.support.waiting import HANGS_S
 
 MB = 10**6
 
-HOLD = "import sys; held = b'x' * int(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()"
-SPAWN = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
-
 FORK = """
 import os, sys
 held = b"x" * int(sys.argv[1])
@@ -28,18 +23,6 @@ if os.fork() and os.fork():
     print("ready", flush=True)
 sys.stdin.readline()
 """
-
-
-@contextmanager
-def attempt(size: int) -> Iterator[int]:
-    """A launcher whose only rank holds so many bytes; its id."""
-    line = [sys.executable, "-c", SPAWN, HOLD, str(size)]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
-        assert launcher.stdout
-        assert launcher.stdin
-        assert launcher.stdout.readline() == "ready\n"
-        yield launcher.pid
-        launcher.stdin.write("\n")
 
 
 def test_the_peak_is_kept_when_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
