@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.agent.agent import Agent
+from dscampaign.jobs.agent.agent import JOIN_TIMEOUT_S, Agent
 from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.start import superseded
 from dscampaign.jobs.report import _Spool
@@ -54,9 +54,11 @@ class FakeAgent(Agent):
 
     def begin(self) -> bool:
         """Claims the attempt, or joins the node that has; False if it is another job's."""
-        begun = self._start()
+        begun = self._starter.begin(JOIN_TIMEOUT_S)
         if begun is None:
             return False
+        self.payload = begun.payload
+        self._folder.hold(self.paths.node_claim(self.node.rank) if self.node.rank else self.paths.claim)
         self.start = begun.start
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
