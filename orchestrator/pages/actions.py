@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from dscampaign.db.records import RunStatus
@@ -56,29 +56,21 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     before = {view.run.id: view.latest.row.micro_batch for view in done.snapshot.runs if view.latest}
     started = {action.run.id for action in done.actions if isinstance(action, Submit)}
     unrecorded = {run_of(action) for action in done.actions if not _recorded(action, after)}
-    shown = [
-        action
-        for action in done.actions
-        if run_of(action) not in unrecorded
-        and not (isinstance(action, SetRun) and (action.state is action.run.state or action.run.id in started))
-    ]
-    lines = [
-        line for action in shown for line in _lines(action, names[run_of(action)], before, after[run_of(action)], page)
-    ]
+    lines = []
+    for action in done.actions:
+        run = run_of(action)
+        unchanged = isinstance(action, SetRun) and (action.state is action.run.state or run in started)
+        if run not in unrecorded and not unchanged and (text := _text(action, before.get(run), after[run], page)):
+            lines.append(_Line(names[run], text, _key(action, text, names[run]), _job(action, after[run])))
     return [text for same in alike(lines, lambda line: line.key) for text in _merged(same, page)]
 
 
 def _merged(same: Sequence[_Line], page: Page) -> list[str]:
     if len(same) <= _SAME_LINES:
         return [f"{page.paint(line.run, Style.BOLD)}: {line.text.replace(_JOB, f'job {line.job}')}" for line in same]
-    who = page.paint(count(len(same), "run"), Style.BOLD)
-    names, text = some([line.run for line in same], 2), same[0].text
-    return [f"{who} ({names}): {text.replace(_JOB, _jobs([line.job for line in same]))}"]
-
-
-def _jobs(job_ids: Sequence[str]) -> str:
-    arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
-    return f"{'jobs' if len(arrays) > 1 else 'job'} {some(arrays, 3)}"
+    arrays = list(dict.fromkeys(line.job.partition("_")[0] for line in same))
+    text = same[0].text.replace(_JOB, f"{'jobs' if len(arrays) > 1 else 'job'} {some(arrays, 3)}")
+    return [f"{page.paint(count(len(same), 'run'), Style.BOLD)} ({some([line.run for line in same], 2)}): {text}"]
 
 
 def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
@@ -87,21 +79,25 @@ def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
     return not isinstance(action, Finish) or now.generation > action.attempt.generation or bool(now.failure_class)
 
 
-def _lines(action: Action, run: str, before: Mapping[int, int | None], now: RunStatus, page: Page) -> Iterator[_Line]:
+def _key(action: Action, text: str, run: str) -> Hashable:
     if isinstance(action, Finish):
         verdict = action.verdict
-        key = action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
-        yield _Line(run, _ending(action), key)
-    elif isinstance(action, CancelJob):
-        yield _Line(run, f"cancelling {_JOB}", CancelJob, action.job_id)
-    elif text := _text(action, before.get(run_of(action)), now, page):
-        yield _Line(run, text, (type(action), cause(None, "", text, run)), now.job_id or "")
+        return action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
+    return type(action), None if isinstance(action, CancelJob) else cause(None, "", text, run)
+
+
+def _job(action: Action, now: RunStatus) -> str:
+    return action.job_id if isinstance(action, CancelJob) else now.job_id or ""
 
 
 def _text(action: Action, micro_batch: int | None, now: RunStatus, page: Page) -> str:
     """`micro_batch` is that of the attempt before, `now` the run's status after the pass."""
     text = ""
     match action:
+        case Finish():
+            text = _ending(action)
+        case CancelJob():
+            text = f"cancelling {_JOB}"
         case Submit():
             text = _submission(action, micro_batch, now, page)
         case SetRun():

@@ -40,26 +40,29 @@ def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
     if used is None:
         return
     names = Counter(clean(gpu.name) or "GPU" for gpu in used.gpus)
-    parts = [" + ".join(f"{number} × {name}" for name, number in names.items())]
-    parts += [f"{used.util_pct:.0f} % busy"] if used.util_pct is not None else []
-    parts += [f"{used.power_w:,.0f} W"] if used.power_w is not None else []
-    hottest = highest(gpu.temperature_max_c for gpu in used.gpus)
-    parts += [f"at most {hottest:.0f} °C"] if hottest is not None else []
-    yield "gpus: " + ", ".join(parts)
-    if line := ", ".join(_energy(used)):
-        yield f"energy: {line}"
-
-
-def _energy(used: AttemptGpus) -> Iterator[str]:
-    if used.energy_j is not None:
-        yield f"{used.energy_j / 1e3:,.1f} kJ"
-    if part := used.per_token:
-        yield f"{figure(part.j_per_token, 3)} J/token over steps {part.first_step + 1:,} to {part.last_step:,}"
+    hottest, part = highest(gpu.temperature_max_c for gpu in used.gpus), used.per_token
     capped, slowed = highest(gpu.power_capped for gpu in used.gpus), highest(gpu.slowed for gpu in used.gpus)
-    if capped and capped >= 0.005:
-        yield f"at its power limit {100 * capped:.0f} % of the time"
-    if slowed:
-        yield f"slowed down {100 * slowed:.1f} % of the time"
+    gpus = (
+        " + ".join(f"{number} × {name}" for name, number in names.items()),
+        f"{used.util_pct:.0f} % busy" if used.util_pct is not None else "",
+        f"{used.power_w:,.0f} W" if used.power_w is not None else "",
+        f"at most {hottest:.0f} °C" if hottest is not None else "",
+    )
+    energy = (
+        f"{used.energy_j / 1e3:,.1f} kJ" if used.energy_j is not None else "",
+        f"{figure(part.j_per_token, 3)} J/token over steps {part.first_step + 1:,} to {part.last_step:,}"
+        if part
+        else "",
+        f"at its power limit {100 * capped:.0f} % of the time" if capped and capped >= 0.005 else "",
+        f"slowed down {100 * slowed:.1f} % of the time" if slowed else "",
+    )
+    yield f"gpus: {_joined(*gpus)}"
+    if any(energy):
+        yield f"energy: {_joined(*energy)}"
+
+
+def _joined(*parts: str, by: str = ", ") -> str:
+    return by.join(filter(None, parts))
 
 
 def settings_page(settings: Sequence[Setting], page: Page) -> str:
@@ -141,32 +144,31 @@ def _next_command(facts: RunDetails) -> str:
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest, now = facts.run, facts.latest, facts.now
     look = state_cell(run.state, early=facts.early)
-    reasons = (
-        doing(facts.now, facts.status),
-        clean(run.reason) or (turn(facts.status) if run.state is RunState.PENDING else ""),
-    )
-    reason = "".join(f": {text}" for text in reasons if text)
+    waits = turn(facts.status) if run.state is RunState.PENDING else ""
+    state = _joined(page.paint(look.text, look.style), doing(now, facts.status), clean(run.reason) or waits, by=": ")
+    changes = facts.attempts[-1].changes if facts.attempts else ""
+    changed = f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
     params = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.params.items())
-    forwarded = forwards_document(facts.events)
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
-        "changed": page.paint(_changes(facts), Style.YELLOW),
-        "state": page.paint(look.text, look.style) + reason,
+        "changed": page.paint(changed, Style.YELLOW),
+        "state": state,
         "parameters": clean(params),
         "batch": _batch(facts),
         "command": " ".join(clean(word) for word in run.config.get("command") or ()),
-        "job": " on ".join(filter(None, (now.job_id, now.node_list))) if now.job_id else "",
+        "job": _joined(now.job_id, now.node_list or "", by=" on ") if now.job_id else "",
         "step": _progress(facts),
         "code": codes_text([*(row.code for row in facts.attempts if row.config_hash == run.config_hash), run.code]),
         "metrics": _metrics(facts),
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
-        **{clean(tool): clean(f"run {to['run_id']}, {to['where']}") for tool, to in forwarded.items()},
     }
+    for tool, to in forwards_document(facts.events).items():
+        pairs[clean(tool)] = clean(f"run {to['run_id']}, {to['where']}")
     if latest:
         when = "" if run.state is RunState.COMPLETED else " at the last step"
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
-        pairs["loss"] = ", ".join(part for part in (figure(now.loss), held_out) if part)
+        pairs["loss"] = _joined(figure(now.loss), held_out)
         mfu = f", MFU {now.mfu:.1%}" if now.mfu is not None else ""
         pairs["speed"] = f"{short_number(now.tokens_per_s)} tokens/s{mfu}{when}" if now.tokens_per_s else ""
         pairs["memory"] = f"{latest.mem_reserved_gb:.1f} GB reserved" if latest.mem_reserved_gb else ""
@@ -180,9 +182,9 @@ def _metrics(facts: RunDetails) -> str:
     notes = {event.kind: clean(event.message) for event in facts.events}
     if facts.latest is None and facts.run.state == RunState.COMPLETED:
         return notes.get(REPORT_REFUSED) or notes.get(METRICS_SOURCE) or NO_METRICS
-    source = notes.get(METRICS_SOURCE, "")
     every = kept_every(row.evidence for row in facts.attempts)
-    return "; ".join(part for part in (source, f"thinned: one step in {every} is left" if every > 1 else "") if part)
+    thinned = f"thinned: one step in {every} is left" if every > 1 else ""
+    return _joined(notes.get(METRICS_SOURCE, ""), thinned, by="; ")
 
 
 def _progress(facts: RunDetails) -> str:
@@ -198,10 +200,9 @@ def _progress(facts: RunDetails) -> str:
 
 def _batch(facts: RunDetails) -> str:
     """`64 = 8 × 2 × 4 ranks`, and the first micro-batch if it is smaller now."""
-    spec = batch_of(facts.run)
+    spec, now = batch_of(facts.run), facts.attempts[-1] if facts.attempts else None
     if not spec["global_batch"]:
         return ""
-    now = facts.attempts[-1] if facts.attempts else None
     micro, accumulation = (now.micro_batch, now.accumulation) if now else (spec["micro_batch"], spec["accumulation"])
     began = f" (began with micro-batch {spec['micro_batch']})" if spec["micro_batch"] not in (None, micro) else ""
     ranks = sharers(spec["world_size"] or 1, ranks_per_sample(facts.run.config.get("train", {})))
@@ -210,26 +211,24 @@ def _batch(facts: RunDetails) -> str:
     return f"{spec['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
 
 
-def _changes(facts: RunDetails) -> str:
-    changes = facts.attempts[-1].changes if facts.attempts else ""
-    return f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
-
-
 def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
+    code = None
     for row in facts.attempts:
         look = attempt_cell(row)
-        parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
-        parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
-        parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
-        before = next((prior.code for prior in facts.attempts if prior.generation == row.generation - 1), row.code)
-        parts += [f"code {row.code}" if row.code != before else ""]
-        yield f"{row.generation}  {page.paint(look.text, look.style)}  {' · '.join(filter(None, parts))}"
-        if memory := _memory_line(row, facts.memory.get(row.id)):
-            yield f"   memory: {memory}"
-        if speed := speed_line(facts.events, row.id):
-            yield f"   speed: {speed}"
-        yield from (f"   {line}" for line in gpu_lines(facts.gpus.get(row.id)))
-        yield from (f"   {line}" for line in _verdict(row, facts, page))
+        parts = (
+            f"job {row.job_id}" if row.job_id else "",
+            _steps(row),
+            _time(row),
+            f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else "",
+            f"changed: {', '.join(row.changes.split())}" if row.changes else "",
+            f"code {row.code}" if code not in (None, row.code) else "",
+        )
+        code = row.code
+        yield f"{row.generation}  {page.paint(look.text, look.style)}  {_joined(*parts, by=' · ')}"
+        memory, speed = _memory_line(row, facts.memory.get(row.id)), speed_line(facts.events, row.id)
+        lines = [f"memory: {memory}" if memory else "", f"speed: {speed}" if speed else ""]
+        lines += [*gpu_lines(facts.gpus.get(row.id)), *_verdict(row, facts, page)]
+        yield from (f"   {line}" for line in lines if line)
 
 
 def _memory_line(row: AttemptRow, memory: MemoryObservation | None) -> str:
@@ -251,13 +250,14 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     speed = speed_document(events, attempt_id)
     if speed is None:
         return ""
-    parts = [f"{short_number(speed['tokens_per_s'])} tokens/s"]
-    parts += [f"MFU {speed['mfu']:.1%}"] if speed.get("mfu") else []
-    if "step_time_median_s" in speed:
-        median, spread = (figure(1e3 * speed.get(name, 0.0)) for name in ("step_time_median_s", "step_time_iqr_s"))
-        parts += [f"{median} ms a step (IQR {spread}) over {count(int(speed.get('steps', 0)), 'step')}"]
-    parts += [f"{speed['data_wait_share']:.1%} waited for data"] if speed.get("data_wait_share", 0.0) >= 0.001 else []
-    return ", ".join(parts)
+    median, spread = (figure(1e3 * speed.get(name, 0.0)) for name in ("step_time_median_s", "step_time_iqr_s"))
+    steps, waited = count(int(speed.get("steps", 0)), "step"), speed.get("data_wait_share", 0.0)
+    return _joined(
+        f"{short_number(speed['tokens_per_s'])} tokens/s",
+        f"MFU {speed['mfu']:.1%}" if speed.get("mfu") else "",
+        f"{median} ms a step (IQR {spread}) over {steps}" if "step_time_median_s" in speed else "",
+        f"{waited:.1%} waited for data" if waited >= 0.001 else "",
+    )
 
 
 def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:

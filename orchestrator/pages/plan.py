@@ -17,6 +17,7 @@ from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.commands import SPEC, typed
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, short_number, some
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.prediction import HEADROOM
@@ -34,6 +35,7 @@ _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "
 _RIGHT: Final = "--r-rr--rw"
 _LIMIT: Final = _HEADER.index("time")
 _ASKED: Final = ("partition", "account", "qos")
+"""They have columns only if runs differ in them."""
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
@@ -43,8 +45,6 @@ _BASES: Final = {
     Basis.NEAREST: "the nearest conditions",
     None: "their time limit",
 }
-
-_UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 ROWS_AT_MOST: Final = 60
 """Of a plan with more runs, only `SHOWN_OF_MANY` are shown, those first that do not simply start or continue."""
@@ -57,8 +57,8 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     Args:
         everything: a row for every run, however many there are.
     """
-    most = None if everything or len(plan.runs) <= ROWS_AT_MOST else SHOWN_OF_MANY
-    shown = sorted(plan.runs, key=lambda item: not _is_special(item))[:most] if most else plan.runs
+    few = everything or len(plan.runs) <= ROWS_AT_MOST
+    shown = plan.runs if few else sorted(plan.runs, key=lambda item: not _is_special(item))[:SHOWN_OF_MANY]
     hidden = len(plan.runs) - len(shown)
     more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
@@ -75,9 +75,7 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
-    """Where runs are charged and queued has columns only if it differs."""
-    items = list(items)
+def _table(items: Sequence[PlannedRun], page: Page) -> list[str]:
     extra = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
     header = [*_HEADER[:_LIMIT], *extra, *_HEADER[_LIMIT:]]
     return table(page, header, _rows(items, extra), f"{_RIGHT[:_LIMIT]}{'-' * len(extra)}{_RIGHT[_LIMIT:]}", _DROPPED)
@@ -91,14 +89,13 @@ def summary(plan: Plan, page: Page) -> str:
     """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · at most 1,536 GPU-hours`, or how many are likely."""
     start = plan.count(Sign.CREATE, Sign.RESUBMIT)
     parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
-    if plan.hours is None:
+    if plan.hours is None and start:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         likely = [item.likely.seconds for item in plan.runs if item.starts and item.likely]
-        parts += [f"on this machine, {most} at a time"] if start else []
-        parts += (
-            [f"likely {duration(sum(likely) / min(most, start))}{_basis(plan)}"] if len(likely) == start > 0 else []
-        )
-    elif start:
+        parts += [f"on this machine, {most} at a time"]
+        known = len(likely) == start
+        parts += [f"likely {duration(sum(likely) / min(most, start))}{_basis(plan)}"] if known else []
+    elif plan.hours and start:
         jobs = sum(map(len, plan.jobs))
         parts += [count(jobs, "job")] if jobs < start else []
         parts += [count(plan.arrays, "sbatch array"), hours_text(plan.hours, _basis(plan))]
@@ -126,38 +123,39 @@ def _command(plan: Plan) -> list[str]:
     item = next((item for item in items if item.run and item.run.config.command), None)
     if item is None or item.run is None:
         return []
-    sizes = {"micro_batch": item.micro_batch, "accumulation": item.accumulation, "resume_from": ""}
-    words = [without_escapes(word) for word in filled_words(item.run.config.command or (), sizes)]
+    words = filled_words(item.run.config.command or (), {**_sizes(item), "resume_from": ""})
+    words = [without_escapes(word) for word in words]
     if (added := f"--local_rank={{{OF_A_RANK}}}") in words:  # as a launcher adds it
         words = [item.run.config.launcher or "deepspeed", *(word for word in words if word != added)]
     return [f"{item.name} runs `{clean(shlex.join(words))}`"]
 
 
+def _sizes(item: PlannedRun) -> dict[str, int | None]:
+    return {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
+
+
 def _differing(plan: Plan, page: Page) -> list[str]:
     """The settings that the spec changes, once for all runs with the same changes."""
-    names: dict[tuple[Sign, tuple[str, ...]], list[str]] = {}
-    for item in plan.runs:
-        if item.differing:
-            names.setdefault((item.sign, item.differing), []).append(item.name)
+    changed = alike((item for item in plan.runs if item.differing), lambda item: (item.sign, item.differing))
     later = {Sign.KEEP: ", from the next attempt"}
     return [
-        f"{page.paint(sign, _STYLES[sign])} {_and_more(runs)}{later.get(sign, '')}: {clean(', '.join(differing))}"
-        for (sign, differing), runs in names.items()
+        f"{page.paint(first.sign, _STYLES[first.sign])} {_and_more(items)}{later.get(first.sign, '')}:"
+        f" {clean(', '.join(first.differing))}"
+        for items in changed
+        for first in items[:1]
     ]
 
 
 def _shortages(plan: Plan, page: Page) -> list[str]:
     """Runs whose model cannot fit, grouped by need; nothing is refused, as the arithmetic may err."""
-    names: dict[Shortage, list[str]] = {}
-    for item in plan.runs:
-        if item.starts and item.needs.shortage:
-            names.setdefault(item.needs.shortage, []).append(item.name)
+    short = alike((item for item in plan.runs if item.starts and item.needs.shortage), lambda item: item.needs.shortage)
     warning = page.paint("warning:", Style.YELLOW)
-    return [f"{warning} {_and_more(runs)}: {s.message}\n  hint: {s.hint}" for s, runs in names.items()]
+    needs = ((items, items[0].needs.shortage) for items in short)
+    return [f"{warning} {_and_more(items)}: {need.message}\n  hint: {need.hint}" for items, need in needs if need]
 
 
-def _and_more(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'more run')}"
+def _and_more(items: Sequence[PlannedRun]) -> str:
+    return items[0].name if len(items) == 1 else f"{items[0].name} and {count(len(items) - 1, 'more run')}"
 
 
 def _ended_badly(plan: Plan) -> list[str]:
@@ -189,96 +187,73 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _ds_config_of(item: PlannedRun) -> dict[str, Any]:
-    assert item.run is not None
-    run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
-    config = changed(run.config, item.changes)
+def _ds_config_of(item: PlannedRun, run: Run) -> dict[str, Any]:
+    config, sizes = changed(run.config, item.changes), _sizes(item)
     train = config.train_json(**sizes, world_size=run.world_size)
     return ds_config.render(train, **sizes, world_size=run.world_size, overrides=config.deepspeed)
 
 
 def config_page(item: PlannedRun, page: Page) -> str:
     """One run with its DeepSpeed configuration."""
-    config = json.dumps(_ds_config_of(item), indent=2)
+    assert item.run
+    config = json.dumps(_ds_config_of(item, item.run), indent=2)
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
 
 
 def _rows(items: Iterable[PlannedRun], extra: Sequence[str]) -> list[list[Cell | str]]:
     """Like repeats of a point share a row, `lr-0.1 × 3`."""
-    rows: dict[str, list[Cell | str]] = {}
-    repeats: Counter[str] = Counter()
-    for item in items:
-        row = _row(item, extra)
-        point = item.run.params if item.run else item.params or item.name
-        alike = json.dumps([point, *map(str, row[:1] + row[2:])])
-        rows.setdefault(alike, row)
-        repeats[alike] += 1
-    for alike, row in rows.items():
-        if repeats[alike] > 1:
-            row[1] = f"{row[1]} × {repeats[alike]}"
-    return list(rows.values())
+
+    def point(pair: tuple[PlannedRun, list[Cell | str]]) -> str:
+        item, row = pair
+        return json.dumps([item.run.params if item.run else item.params or item.name, *map(str, row[:1] + row[2:])])
+
+    rows = []
+    for same in alike(((item, _row(item, extra)) for item in items), point):
+        sign, name, *cells = same[0][1]
+        rows.append([sign, f"{name} × {len(same)}" if len(same) > 1 else name, *cells])
+    return rows
 
 
 def _row(item: PlannedRun, extra: Sequence[str]) -> list[Cell | str]:
-    sign = Cell(item.sign, _STYLES[item.sign])
-    reason = Cell(clean(item.why), Style.DIM)
+    sign, reason = Cell(item.sign, _STYLES[item.sign]), Cell(clean(item.why), Style.DIM)
     if item.run is None:
         return [sign, item.name, *[""] * (len(_HEADER) + len(extra) - 3), reason]
-    run = item.run
-    steps = f"{run.target_step:,}" if run.target_step else ""
-    slurm = run.config.slurm
-    plain = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
-    limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if plain else slurm.time
-    values = [getattr(slurm, name) or "" for name in extra]
-    if item.likely:
-        limit = f"{duration(item.likely.seconds)}{f' of {limit}' if limit else ''}"
-    name = changed_name(item.name, " ".join(item.changes))
-    machine = _machine(run)
+    run, states, need = item.run, item.needs.states, item.needs.parameters
+    unknown: Cell | str = Cell("unknown", Style.DIM) if item.needs.model else ""
     return [
         sign,
-        name,
-        _parameters(item),
-        _batch(item),
-        _states(item),
+        changed_name(item.name, " ".join(item.changes)),
+        unknown if need is None else short_number(need).replace("G", "B"),  # as models' own names have it
+        _batch(item, run),
+        "" if states is None else f"{states.gpu_gb:,.1f} GB",
         _memory(item),
-        machine,
-        *values,
-        limit,
-        steps,
+        _machine(run),
+        *(getattr(run.config.slurm, name) or "" for name in extra),
+        _time(item, run),
+        f"{run.target_step:,}" if run.target_step else "",
         reason,
     ]
 
 
-def _parameters(item: PlannedRun) -> Cell | str:
-    """`124M`, `6.74B`; empty if the run names no model."""
-    if item.needs.parameters is None:
-        return _UNKNOWN if item.needs.model else ""
-    return short_number(item.needs.parameters).replace("G", "B")  # as the models' own names have it
+def _time(item: PlannedRun, run: Run) -> str:
+    slurm = run.config.slurm
+    in_minutes = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
+    limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if in_minutes else slurm.time
+    return f"{duration(item.likely.seconds)}{f' of {limit}' if limit else ''}" if item.likely else limit
 
 
-def _states(item: PlannedRun) -> Cell | str:
-    """`2.0 GB`: the memory of weights, gradients and optimizer on a GPU."""
-    states = item.needs.states
-    return "" if states is None else f"{states.gpu_gb:,.1f} GB"
-
-
-def _batch(item: PlannedRun) -> str:
+def _batch(item: PlannedRun, run: Run) -> str:
     """`64 = 8 × 2 × 4 ranks`: global batch, micro-batch, accumulation, ranks."""
-    run = item.run
-    if run is None or run.global_batch is None:
+    if run.global_batch is None:
         return ""
-    ranks = sharers(run.world_size, run.config.train.ranks_per_sample)
-    if item.micro_batch is None:
-        return f"{run.global_batch} = auto × {ranks}"
-    return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {ranks}"
+    sizes = "auto" if item.micro_batch is None else f"{item.micro_batch} × {item.accumulation}"
+    return f"{run.global_batch} = {sizes} × {sharers(run.world_size, run.config.train.ranks_per_sample)}"
 
 
 def _memory(item: PlannedRun) -> Cell | str:
     """`12.3 of 76.0 GB`: the predicted peak of a rank, and the memory that it can use."""
-    if item.predicted_gb is None:
-        return ""
-    if item.usable_gb is None:
-        return f"{item.predicted_gb:.1f} GB"
+    if item.predicted_gb is None or item.usable_gb is None:
+        return "" if item.predicted_gb is None else f"{item.predicted_gb:.1f} GB"
     tight = item.predicted_gb > HEADROOM * item.usable_gb
     return Cell(f"{item.predicted_gb:.1f} of {item.usable_gb:.1f} GB", Style.YELLOW if tight else Style.PLAIN)
 
@@ -314,5 +289,5 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "parameters": item.needs.parameters,
         "states": {"gpu_gb": states.gpu_gb, **asdict(states)} if (states := item.needs.states) else None,
         "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],
-        "ds_config": _ds_config_of(item),
+        "ds_config": _ds_config_of(item, run),
     }
