@@ -40,12 +40,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_UNDECIDED, EXIT_UNSETTL
 
 
 class UserError(Exception):
-    """An error that the user can fix: the problem, the remedy, and the exit code of the command.
-
-    Args:
-        message: The problem, without a trailing period.
-        hint: The next change or command.
-    """
+    """An error that the user can fix: the problem without a trailing period, the remedy, and the exit code."""
 
     exit_code = EXIT_USAGE
 
@@ -60,8 +55,7 @@ class UserError(Exception):
 class Unreachable(UserError):
     """Slurm or the store did not respond; nothing changed, and it is safe to retry.
 
-    Args:
-        about: The subject: a watch reports each once. By default the message.
+    A watch reports each `about` once; by default it is the message.
     """
 
     exit_code = EXIT_UNREACHABLE
@@ -113,19 +107,12 @@ FieldPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """An error in a spec's values, before its line is known.
+    """An error in a spec's values, before its line is known."""
 
-    Attributes:
-        places: Fields that may be wrong, the likeliest first.
-        message: The problem.
-        hint: The text to write instead.
-        at_key: The field's name is wrong, not its value.
-    """
-
-    places: tuple[FieldPath, ...]
-    message: str
-    hint: str | None = None
-    at_key: bool = False
+    places: tuple[FieldPath, ...]  # Fields that may be wrong, the likeliest first
+    message: str  # The problem
+    hint: str | None = None  # The text to write instead
+    at_key: bool = False  # The field's name is wrong, not its value
 
     @classmethod
     def at(cls, places: str, message: str, hint: str | None = None) -> Self:
@@ -134,11 +121,7 @@ class Finding:
 
 
 class InvalidSpec(UserError):
-    """A spec with contradictory values.
-
-    Args:
-        findings: The problems; at least one.
-    """
+    """A spec with contradictory values; `findings` are the problems, at least one."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
@@ -151,25 +134,15 @@ _POINTED: Final = 76
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in a spec, with its line.
+    """An error in a spec, with its line."""
 
-    Attributes:
-        path: The spec's file name as the user gave it.
-        line: Line of the value, 1-based; 0 if the error has no line.
-        column: Column of the value, 1-based.
-        field: Dotted path of the field, empty for the whole file.
-        message: The problem.
-        hint: The text to write instead.
-        source_line: The text of that line, for the caret.
-    """
-
-    path: str
-    line: int
-    column: int
-    field: str
-    message: str
-    hint: str | None = None
-    source_line: str | None = None
+    path: str  # The spec's file name as the user gave it
+    line: int  # Line of the value, 1-based; 0 if the error has no line
+    column: int  # Column of the value, 1-based
+    field: str  # Dotted path of the field, empty for the whole file
+    message: str  # The problem
+    hint: str | None = None  # The text to write instead
+    source_line: str | None = None  # The text of that line, for the caret
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
@@ -183,11 +156,7 @@ class Problem:
 
 
 class SpecError(UserError):
-    """All errors in a spec, in the order of its lines.
-
-    Args:
-        problems: The problems; at least one.
-    """
+    """All errors in a spec, at least one, in the order of its lines."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = sorted(problems, key=lambda p: (p.line, p.column, p.field))

@@ -41,9 +41,7 @@ def shorten_middle(text: str, width: int | None) -> str:
 def printable(text: str, *, colours: bool = False) -> str:
     """Text without escape sequences, control characters and changes of direction, which a terminal would obey.
 
-    Args:
-        text: from any source; its line ends and tabs stay.
-        colours: keep sequences that only change colours and the like (SGR).
+    Line ends and tabs stay, and with `colours` the sequences that only change colours and the like (SGR).
     """
     return _CONTROL.sub(lambda match: match[0] if colours and _COLOUR.fullmatch(match[0]) else "", text)
 

@@ -49,22 +49,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a command.
+    """The settings of a command."""
 
-    Attributes:
-        dir: the shared folder, absolute.
-        store: the database's URL; it may contain a password, so never print it as is.
-        ask_above_runs, ask_above_gpu_hours: a larger submission needs confirmation.
-        detach: whether a job of its own goes on reconciling, where it can.
-        origins: every value with its source, in the order of the documentation.
-    """
-
-    dir: Path
-    store: str
-    ask_above_runs: int
+    dir: Path  # the shared folder, absolute
+    store: str  # the database's URL; it may contain a password, so never print it as is
+    ask_above_runs: int  # a larger submission needs confirmation, and so for GPU-hours
     ask_above_gpu_hours: float
-    detach: bool
-    origins: tuple[Setting, ...]
+    detach: bool  # whether a job of its own goes on reconciling, where it can
+    origins: tuple[Setting, ...]  # every value with its source, in the order of the documentation
 
     @property
     def shown(self) -> list[Setting]:
@@ -96,17 +88,8 @@ def resolve(
     """Take each value from the first source that sets it.
 
     A configuration file that others can write is ignored. It is an error only if `dir` or `store` could come from it:
-    else a file in a folder above would stop every command below it.
-
-    Args:
-        flags: `dir` and `store` of the command line.
-        spec: `dir` and `store` as a spec gives them.
-        environ: By default the process's.
-        cwd: By default the process's.
-
-    Raises:
-        UserError: A configuration file cannot be read, or others may have written one that is needed, or a value is
-            invalid.
+    else a file in a folder above would stop every command below it. Raises UserError for it, for a file that cannot be
+    read, and for an invalid value.
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     layers = list(_layers(flags, spec or {}, environ, cwd))

@@ -12,27 +12,11 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, size
 from dscampaign.orchestrator.pages.text import Page, Style, table
 
-from .console import (
-    Verb,
-    Verbs,
-    agreed,
-    campaign_argument,
-    echo,
-    echo_either,
-    echo_err,
-    echo_page,
-    json_option,
-    names,
-    page_for,
-    progress_shown,
-    store_options,
-    verb,
-    yes_option,
-)
+from . import console
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
@@ -42,9 +26,9 @@ if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.status import CampaignOverview
 
 
-@click.command("list", cls=Verb)
-@store_options
-@json_option
+@click.command("list", cls=console.Verb)
+@console.store_options
+@console.json_option
 def list_campaigns(place: PlaceOptions, as_json: bool) -> None:
     """List the campaigns of the store.
 
@@ -61,14 +45,14 @@ def echo_overview(store: Store, as_json: bool) -> None:
     from dscampaign.orchestrator.campaign.status import overview_document, read_overview
 
     rows = read_overview(store)
-    echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
+    console.echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
 
 
-@verb
-@click.argument("name", metavar="NAME", shell_complete=names)
-@yes_option
-@store_options
-def rm(name: str, yes: bool, place: PlaceOptions) -> int:
+@console.verb
+@click.argument("name", metavar="NAME", shell_complete=console.names)
+@console.yes_option
+@console.store_options
+def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     """Remove a campaign.
 
     Lists its files, asks, and deletes them and its records in the store. Other files, symbolic links and mounts stay.
@@ -81,34 +65,30 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
     from dscampaign.orchestrator.campaign.removal import removal_of, remove
     from dscampaign.orchestrator.campaign.selection import open_campaign
 
-    from .watch import terminated_as_interrupted
-
     opened, campaign = open_campaign(place, name)
     opened.check_writable()
     removal = removal_of(opened, campaign)
-    echo_err("\n".join([*removal.listing, *_kept(removal.kept)]))
+    console.echo_err("\n".join([*removal.listing, *_kept(removal.kept)]))
     folder = "no folder" if removal.size_bytes is None else f"{size(removal.size_bytes)} in {removal.folder}"
     content = f"campaign {campaign.name}: {count(removal.runs, 'run')} with metrics and events; {folder}"
-    if not agreed(f"this removes {content}", "Remove it?", yes):
-        echo_err("nothing was removed")
-        return EXIT_FAILED
-    with terminated_as_interrupted():
-        try:
-            with progress_shown():
-                removed = remove(opened, campaign)
-        except KeyboardInterrupt:
-            echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
-            raise
-    echo_err("\n".join([f"removed {content}", *_kept([item for item in removed.kept if item not in removal.kept])]))
-    return EXIT_OK
+    console.confirm(f"this removes {content}", "Remove it?", yes, "nothing was removed")
+    try:
+        with console.progress_shown():
+            removed = remove(opened, campaign)
+    except KeyboardInterrupt:
+        console.echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
+        raise
+    console.echo_err(
+        "\n".join([f"removed {content}", *_kept([item for item in removed.kept if item not in removal.kept])])
+    )
 
 
-@verb
+@console.verb
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--dry-run", is_flag=True, help="List the files and stop.")
-@yes_option
-@store_options
-def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
+@console.yes_option
+@console.store_options
+def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     """Delete files that no result needs, of a campaign or of all.
 
     Lists and, after confirmation, deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are
@@ -124,17 +104,14 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     opened = location.open()
     chosen, shared = campaigns_of(opened, location.name), Path(location.settings.dir)
     garbage = find_garbage(opened, chosen, shared)
-    echo("\n".join(_garbage(garbage)))
+    console.echo("\n".join(_garbage(garbage)))
     if not garbage.items or dry_run:
-        return EXIT_OK
-    if not agreed(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes):
-        echo_err("nothing was deleted")
-        return EXIT_FAILED
+        return
+    console.confirm(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes, "nothing was deleted")
     removed = collect(opened, garbage, chosen, shared)
     for note in [*removed.notes, *_kept(removed.kept)]:
-        echo_err(note)
-    echo_err(f"deleted {size(removed.size_bytes)}")
-    return EXIT_OK
+        console.echo_err(note)
+    console.echo_err(f"deleted {size(removed.size_bytes)}")
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
@@ -161,12 +138,12 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
     return [f"keeps {item.path}: {item.why}" for item in kept]
 
 
-@verb
-@campaign_argument
+@console.verb
+@console.campaign_argument
 @click.option("--group", metavar="GROUP", help="Group that may read.  [default: the present group, else your own]")
 @click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")
 @click.option("--stop", is_flag=True, help="Take it back: nobody else may read the campaign.")
-@store_options
+@console.store_options
 def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> None:
     """Let a group read a campaign.
 
@@ -185,7 +162,7 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
         raise UserError("--stop takes everything back", "leave --group and --checkpoints out")
     opened, campaign = open_campaign(place, name)
     done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
-    echo_page("\n".join(_page(done, page_for(sys.stdout))))
+    console.echo_page("\n".join(_page(done, console.page_for(sys.stdout))))
 
 
 def _page(done: SharedCampaign, page: Page) -> list[str]:
@@ -207,13 +184,13 @@ def _places(places: tuple[SharedPlace, ...]) -> list[str]:
     return [f"  {place.path}: {place.what}" if place.path.parts else f"  {place.what}" for place in places]
 
 
-@click.group(cls=Verbs)
+@click.group(cls=console.Verbs)
 def db() -> None:
     """Manage the store."""
 
 
-@db.command(cls=Verb)
-@store_options
+@db.command(cls=console.Verb)
+@console.store_options
 def upgrade(place: PlaceOptions) -> None:
     """Create or upgrade the store's tables.
 
@@ -230,11 +207,11 @@ def upgrade(place: PlaceOptions) -> None:
     opened = Store.open(settings.store, check_schema=False)
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
-    echo_page(f"{opened.url_without_password}: {changed}")
+    console.echo_page(f"{opened.url_without_password}: {changed}")
 
 
-@db.command(cls=Verb)
-@campaign_argument
+@db.command(cls=console.Verb)
+@console.campaign_argument
 @click.option(
     "--keep-every", type=click.IntRange(2, 1_000_000), metavar="N", help="Keep a step in N.  [default: the spec's]"
 )
@@ -242,11 +219,11 @@ def upgrade(place: PlaceOptions) -> None:
     "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"
 )
 @click.option("--dry-run", is_flag=True, help="Show the number of rows and stop.")
-@yes_option
-@store_options
+@console.yes_option
+@console.store_options
 def prune(
     name: str | None, keep_every: int | None, after_days: float | None, dry_run: bool, yes: bool, place: PlaceOptions
-) -> int:
+) -> None:
     """Thin the metrics of runs that ended long ago, of a campaign or of all.
 
     Keeps one step in N of each run, and one sample in N of each GPU, beside what figures need. If it is interrupted,
@@ -263,20 +240,17 @@ def prune(
     location = locate(place, [name])
     opened = location.open()
     wanted = thinnings(campaigns_of(opened, location.name), keep_every, after_days)
-    with progress_shown():
+    with console.progress_shown():
         previews = [thin(opened, thinning, dry_run=True) for thinning in wanted]
     previews = [thinning for thinning in previews if thinning.removed.runs]
-    echo("\n".join(map(_thinning, previews)) or "nothing to thin")
+    console.echo("\n".join(map(_thinning, previews)) or "nothing to thin")
     if previews and not dry_run:
         lines = sum(item.removed.steps + item.removed.figures + item.removed.samples for item in previews)
-        if not agreed(f"this removes {lines:,} rows of metrics", "Remove them?", yes):
-            echo_err("nothing was removed")
-            return EXIT_FAILED
-        with progress_shown():
+        console.confirm(f"this removes {lines:,} rows of metrics", "Remove them?", yes, "nothing was removed")
+        with console.progress_shown():
             for thinning in previews:
                 thin(opened, thinning, dry_run=False)
-        echo_err(f"removed {lines:,} rows")
-    return EXIT_OK
+        console.echo_err(f"removed {lines:,} rows")
 
 
 def _thinning(thinning: Thinning) -> str:

@@ -19,7 +19,7 @@ from click.shell_completion import get_completion_class
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.commands import shown_by
-from dscampaign.orchestrator.errors import UserError, did_you_mean
+from dscampaign.orchestrator.errors import EXIT_FAILED, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
 from dscampaign.orchestrator.pages.text import Page, Style, fold
 
@@ -261,18 +261,22 @@ def store_options(command: Decorated) -> Decorated:
     return click.option("--dir", metavar="DIR", is_eager=True, help=about)(stored)
 
 
-def yes_option(command: Decorated) -> Decorated:
-    """Add `--yes`, see `agreed`."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+"""See `confirm`."""
 
 
-def agreed(reason: str | None, question: str, yes: bool) -> bool:
-    """Ask for confirmation if there is a reason; raise UserError without a terminal to confirm on."""
+def confirm(reason: str | None, question: str, yes: bool, otherwise: str) -> None:
+    """Ask for confirmation if there is a reason; end the command with `otherwise` if the user declines.
+
+    Raises UserError without a terminal to confirm on.
+    """
     if yes or reason is None:
-        return True
+        return
     if not sys.stdin.isatty():
         raise UserError(f"nothing was done: {reason}, and there is no terminal to confirm on", "add --yes")
-    return click.confirm(f"{reason}. {question}", err=True)
+    if not click.confirm(f"{reason}. {question}", err=True):
+        echo_err(otherwise)
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def json_option(command: Decorated) -> Decorated:

@@ -41,7 +41,8 @@ def mcp(allow_writes: bool, place: PlaceOptions) -> None:
       campaign mcp --dir /shared/campaign
       campaign mcp --store postgresql://me@db/campaigns --allow-writes
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the server would wait for the end of its input
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # the server would wait for the end of its input
     with needs_the_extra():
         server_of(place, allow_writes=allow_writes).run("stdio")
 

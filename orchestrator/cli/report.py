@@ -15,20 +15,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .console import (
-    campaign_argument,
-    echo_age,
-    echo_either,
-    echo_err,
-    echo_json,
-    echo_page,
-    json_option,
-    names,
-    page_for,
-    progress_shown,
-    store_options,
-    verb,
-)
+from . import console
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
@@ -42,14 +29,14 @@ _baseline: Final = click.option(
 )
 
 
-@verb
-@campaign_argument
+@console.verb
+@console.campaign_argument
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to write.  [default: NAME-report]")
 @_baseline
 @click.option("--watch", "-w", is_flag=True, help="Write it again whenever a run has changed, until all are settled.")
 @click.option("--interval", type=click.IntRange(1), metavar="SECONDS", help="Period of --watch.  [default: 30]")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def report(
     name: str | None,
     output: Path | None,
@@ -70,7 +57,7 @@ def report(
     """
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
-    with needs_the_extra(), progress_shown(quiet=as_json or watch):
+    with needs_the_extra(), console.progress_shown(quiet=as_json or watch):
         from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.pages.report import answers_page
@@ -78,7 +65,7 @@ def report(
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.write import write_report
 
-        from .watch import terminated_as_interrupted, write_until_settled
+        from .watch import write_until_settled
 
         opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
@@ -88,26 +75,24 @@ def report(
             if watch or output or not as_json:
                 files = write_report(results, folder, time.time())
                 if status:
-                    echo_err(f"{time.strftime('%H:%M:%S')} {files[0]} · {headline(status, page_for(sys.stderr))}")
+                    console.echo_err(
+                        f"{time.strftime('%H:%M:%S')} {files[0]} · {headline(status, console.page_for(sys.stderr))}"
+                    )
                 else:
-                    echo_err(f"{files[0]}, and {len(files) - 1} more files beside it")
+                    console.echo_err(f"{files[0]}, and {len(files) - 1} more files beside it")
             return results
 
-        if watch:
-            with terminated_as_interrupted():
-                results = write_until_settled(opened, campaign, write, interval or _INTERVAL_S)
-        else:
-            results = write()
+        results = write_until_settled(opened, campaign, write, interval or _INTERVAL_S) if watch else write()
         if as_json:
-            echo_json(document_of(results))
+            console.echo_json(document_of(results))
         else:
-            echo_page(answers_page(results, page_for(sys.stdout)))
-        echo_age(opened, campaign)
+            console.echo_page(answers_page(results, console.page_for(sys.stdout)))
+        console.echo_age(opened, campaign)
     return EXIT_OK
 
 
-@verb
-@campaign_argument
+@console.verb
+@console.campaign_argument
 @_baseline
 @click.option(
     "--by",
@@ -115,8 +100,8 @@ def report(
     help="Objective.  [default: `objective` of the spec, else speed unless another learns better]",
 )
 @click.option("--config", is_flag=True, help="Also print the recommended DeepSpeed configuration.")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def recommend(
     name: str | None, baseline: str | None, by: str | None, config: bool, place: PlaceOptions, as_json: bool
 ) -> None:
@@ -128,14 +113,14 @@ def recommend(
     Examples:
       campaign recommend sweep --by loss
     """
-    with needs_the_extra(), progress_shown(quiet=as_json):
+    with needs_the_extra(), console.progress_shown(quiet=as_json):
         from dscampaign.orchestrator.pages.report import answers_page
         from dscampaign.orchestrator.report.page.data import recommendation_document
         from dscampaign.orchestrator.report.page.write import rendered_configs
 
         opened, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
-        echo_either(
+        console.echo_either(
             as_json,
             lambda: {
                 **recommendation_document(results),
@@ -143,14 +128,14 @@ def recommend(
             },
             lambda page: answers_page(results, page, configs),
         )
-        echo_age(opened, results.campaign)
+        console.echo_age(opened, results.campaign)
 
 
-@verb
-@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=names)
+@console.verb
+@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=console.names)
 @click.option("--fail-if", metavar="LIMIT,...", help="Exit with 1 if B is worse than A by more: slower=3%,loss=0.01.")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
@@ -175,10 +160,10 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         limits = limits_of(fail_if) if fail_if is not None else []
         location = locate(place, words)
         compared = compare_operands(opened := location.open(), location.words)
-        echo_either(
+        console.echo_either(
             as_json, lambda: comparison_document(compared, limits), lambda page: comparison_page(compared, page, limits)
         )
-        echo_age(opened, *compared.campaigns)
+        console.echo_age(opened, *compared.campaigns)
         outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
     if LimitOutcome.FAILED in outcomes:
         return EXIT_FAILED

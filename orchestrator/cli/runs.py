@@ -11,23 +11,9 @@ import click
 
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from dscampaign.orchestrator.errors import EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 
-from .console import (
-    agreed,
-    campaign_argument,
-    echo_err,
-    echo_json,
-    echo_next,
-    json_option,
-    page_for,
-    progress_shown,
-    runs_argument,
-    selection_options,
-    store_options,
-    verb,
-    yes_option,
-)
+from . import console
 from .spec import plan, read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
@@ -38,10 +24,10 @@ if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.selection import Selection
 
 
-@verb
+@console.verb
 @spec_argument
 @set_option
-@yes_option
+@console.yes_option
 @click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
 @click.option(
     "--detach/--no-detach",
@@ -49,8 +35,8 @@ if TYPE_CHECKING:
     help="Leave retries to a job, or on this host to a process.  [default: to a job, if the store can be opened there]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def submit(
     spec: Path,
     sets: Sequence[str],
@@ -73,59 +59,49 @@ def submit(
     """
     from dscampaign.orchestrator.api.passes import Detaching
 
-    from .watch import terminated_as_interrupted
-
     if dry_run:
         assert plan.callback
         plan.callback(spec, None, sets, everything=False, place=place, as_json=as_json)
         return EXIT_OK
     if watch and detach:
         raise UserError("--watch or --detach, not both")
-    with progress_shown(quiet=as_json):
+    with console.progress_shown(quiet=as_json):
         read = read_submission(spec, sets, place)
         settings = read[1].settings
         recorded = _record(*read, yes=yes)
         del read
-    if recorded is None:
-        echo_err("nothing was submitted")
-        return EXIT_FAILED
-    with terminated_as_interrupted():
-        if watch:
-            return _watch(*recorded, None, as_json)
-        return _one_pass(*recorded, as_json, then=Detaching(settings, detach))
+    if watch:
+        return _watch(*recorded, None, as_json)
+    return _one_pass(*recorded, as_json, then=Detaching(settings, detach))
 
 
-def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[Store, CampaignRow] | None:
-    """Show the plan, and record its runs if the user agrees, else return None.
+def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[Store, CampaignRow]:
+    """Show the plan, and record its runs if the user agrees.
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
     """
     from dscampaign.orchestrator.api.submission import Proposal
     from dscampaign.orchestrator.pages.plan import plan_page
 
-    from .watch import terminated_as_interrupted
-
     warn_of_other_store(location)
     proposal = Proposal(submission, location)
-    echo_err(plan_page(proposal.plan, page_for(sys.stderr)))
-    if not agreed(proposal.doubt, "Submit?", yes):
-        return None
-    with terminated_as_interrupted():
-        try:
-            return proposal.record()
-        except KeyboardInterrupt:
-            echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
-            raise
+    console.echo_err(plan_page(proposal.plan, console.page_for(sys.stderr)))
+    console.confirm(proposal.doubt, "Submit?", yes, "nothing was submitted")
+    try:
+        return proposal.record()
+    except KeyboardInterrupt:
+        console.echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
+        raise
 
 
-@verb
-@campaign_argument
+@console.verb
+@console.campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
 @click.option("--detach", is_flag=True, help="Leave it to a job, or on this host to a process.")
 @click.option("--all-campaigns", "everything", is_flag=True, help="Drive every campaign that is not settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def reconcile(
     name: str | None,
     watch: bool,
@@ -164,12 +140,12 @@ def reconcile(
     return _one_pass(opened, campaign, as_json, report_unsettled=not detach, then=then)
 
 
-@verb
-@runs_argument
+@console.verb
+@console.runs_argument
 @click.option("--all", "everything", is_flag=True, help="Cancel the whole campaign.")
-@selection_options
-@store_options
-@json_option
+@console.selection_options
+@console.store_options
+@console.json_option
 def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
@@ -188,25 +164,25 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
         raise UserError("which runs?", f"name them, or `{typed('cancel', campaign.name, '--all')}`")
     names = names_of(opened, campaign, chosen)
     cancellation = desired.what_cancels(opened, campaign, names)
-    with progress_shown(quiet=as_json):
+    with console.progress_shown(quiet=as_json):
         changed = desired.cancel(opened, campaign, names)
-    echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else cancellation.text)
+    console.echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else cancellation.text)
     if not changed:
         if as_json:
-            echo_json(status_document(opened, campaign))
+            console.echo_json(status_document(opened, campaign))
         return EXIT_OK
     argument = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
     code = _one_pass(opened, campaign, as_json, cancelled=typed("retry", campaign.name, argument))
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
-@verb
-@runs_argument
+@console.verb
+@console.runs_argument
 @click.option("--all", "everything", is_flag=True, help="Retry every failed, held or cancelled run of the spec.")
-@selection_options
-@yes_option
-@store_options
-@json_option
+@console.selection_options
+@console.yes_option
+@console.store_options
+@console.json_option
 def retry(
     words: Sequence[str], everything: bool, chosen: Selection, yes: bool, place: PlaceOptions, as_json: bool
 ) -> int:
@@ -231,16 +207,14 @@ def retry(
         raise UserError("which runs?", "--all or RUN, not both")
     planned = planned_retry(opened, campaign, chosen, cancelled=everything)
     nothing = chosen and not (planned.again or planned.left)
-    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else planned.text)
+    console.echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else planned.text)
     doubt = large(locate(place, words).settings, len(planned.again), planned.hours)
-    # a crontab retries failed runs however many there are
-    if (everything or sys.stdin.isatty()) and not agreed(doubt, "Submit?", yes):
-        echo_err("nothing was retried")
-        return EXIT_FAILED
+    if everything or sys.stdin.isatty():  # a crontab retries failed runs however many there are
+        console.confirm(doubt, "Submit?", yes, "nothing was retried")
     desired.retry(opened, campaign, [run.name for run in planned.again])
     if not planned.again and planned.may_follow:
         word, note = planned.may_follow
-        echo_next(f"{typed('retry', campaign.name, word)}, {note}")
+        console.echo_next(f"{typed('retry', campaign.name, word)}, {note}")
     then = Detaching(locate(place, words).settings, None) if planned.again else None
     return _one_pass(opened, campaign, as_json, changed=bool(planned.again), then=then)
 
@@ -266,34 +240,33 @@ def _one_pass(
     from dscampaign.orchestrator.campaign.status import read_status, with_queue
     from dscampaign.orchestrator.pages.status import retries_line
 
-    from .watch import print_end, run_one_pass
+    from .watch import exit_code_of_passes, print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))
-    if then and not status.settled and then.start(store, campaign, echo_err):
+    if then and not status.settled and then.start(store, campaign, console.echo_err):
         status = read_status(store, campaign)
     status = with_queue(store, status)
     whole = print_end(status, store, as_json, brief=True)
     goes_on = status.acting or status.queue
     if then and not status.settled and goes_on:
-        echo_err(retries_line(status))
-        echo_next(f"{typed('status', campaign.name)}   (nothing has to stay open)")
+        console.echo_err(retries_line(status))
+        console.echo_next(f"{typed('status', campaign.name)}   (nothing has to stay open)")
     elif not whole and not status.settled and not goes_on:
-        echo_next(f"{typed('reconcile', campaign.name, '--detach')}   (jobs run on; until then none is retried)")
+        console.echo_next(
+            f"{typed('reconcile', campaign.name, '--detach')}   (jobs run on; until then none is retried)"
+        )
     elif cancelled:
-        echo_next(f"{cancelled}   (to resume it later)")
-    if troubled:
-        return EXIT_UNREACHABLE
-    if not status.settled:
-        return EXIT_UNSETTLED if report_unsettled else EXIT_OK
-    return EXIT_OK if status.all_completed else EXIT_FAILED
+        console.echo_next(f"{cancelled}   (to resume it later)")
+    code = exit_code_of_passes(status, troubled=troubled)
+    return EXIT_OK if code == EXIT_UNSETTLED and not report_unsettled else code
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:
     from dscampaign.orchestrator.campaign.status import read_status
 
-    from .watch import patiently, print_end, watch_passes
+    from .watch import exit_code_of_passes, patiently, print_end, watch_passes
 
     watch_passes(store, campaign, interval_s)
     status = patiently(lambda: read_status(store, campaign))
     patiently(lambda: print_end(status, store, as_json))
-    return EXIT_OK if status.all_completed else EXIT_FAILED
+    return exit_code_of_passes(status, troubled=False)

@@ -19,22 +19,8 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, need
 from dscampaign.orchestrator.formatting import clean, count, source, words
 from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 
+from . import console
 from .campaigns import echo_overview
-from .console import (
-    campaign_argument,
-    echo_age,
-    echo_either,
-    echo_err,
-    echo_json,
-    echo_page,
-    json_option,
-    page_for,
-    runs_argument,
-    screen_height,
-    selection_options,
-    store_options,
-    verb,
-)
 from .spec import read_submission, set_option
 
 if TYPE_CHECKING:
@@ -42,14 +28,14 @@ if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.selection import Selection
 
 
-@verb
-@runs_argument
+@console.verb
+@console.runs_argument
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
-@selection_options
+@console.selection_options
 @click.option("--all", "everything", is_flag=True, help="Show every run.")
 @click.option("--wide", is_flag=True, help="Show every run with all columns.")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def status(
     words: Sequence[str],
     watch: bool,
@@ -84,23 +70,23 @@ def status(
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
-    campaign_status, page = with_queue(opened, read_status(opened, campaign)), page_for(sys.stdout)
+    campaign_status, page = with_queue(opened, read_status(opened, campaign)), console.page_for(sys.stdout)
     shown = campaign_status.of(chosen)
     if chosen and not shown.runs:
-        echo_err(chosen.none(campaign.name))
+        console.echo_err(chosen.none(campaign.name))
     if as_json:
-        echo_json(status_document(opened, campaign, chosen))
+        console.echo_json(status_document(opened, campaign, chosen))
     else:
         page = Page(page.colour) if wide else page
-        height = None if everything or wide or chosen else screen_height(sys.stdout)
+        height = None if everything or wide or chosen else console.screen_height(sys.stdout)
         shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
-        echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
+        console.echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
 
 
-@verb
-@campaign_argument
-@store_options
+@console.verb
+@console.campaign_argument
+@console.store_options
 def top(name: str | None, place: PlaceOptions) -> None:
     """Watch campaigns and their runs on the whole terminal.
 
@@ -121,11 +107,11 @@ def top(name: str | None, place: PlaceOptions) -> None:
         view_of(location.open(), location.name).run()
 
 
-@verb
-@runs_argument
+@console.verb
+@console.runs_argument
 @click.option("--config", "settings", is_flag=True, help="Show the settings with their sources.")
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> None:
     """Explain the state of a run, or of a campaign.
 
@@ -142,26 +128,28 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
     if settings:
         shown = locate(place, words).settings.shown
         document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
-        echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
+        console.echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
         return
     opened, campaign, chosen = open_selection(place, words)
     if chosen:
         run = documents.run_details(opened, *find_run(opened, (campaign.name, *chosen.names)))
-        echo_either(as_json, lambda: documents.run_document(run), lambda page: run_page(run, page))
+        console.echo_either(as_json, lambda: documents.run_document(run), lambda page: run_page(run, page))
     else:
         facts = documents.campaign_details(opened, campaign)
-        echo_either(as_json, lambda: documents.campaign_document(facts), lambda page: campaign_page(facts, page))
-    echo_age(opened, campaign)
+        console.echo_either(
+            as_json, lambda: documents.campaign_document(facts), lambda page: campaign_page(facts, page)
+        )
+    console.echo_age(opened, campaign)
 
 
-@verb
-@runs_argument
+@console.verb
+@console.runs_argument
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank whose output to show.")
 @click.option("--launcher", is_flag=True, help="Show the launcher's output on node --rank instead.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Attempt to show.  [default: the newest]")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Show only the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt ends; wait for a queued attempt.")
-@store_options
+@console.store_options
 def logs(
     words: Sequence[str],
     rank: int,
@@ -187,7 +175,7 @@ def logs(
     campaign, run = find_run(opened := location.open(), location.words)
     attempt = attempt or (attempt_of_job(opened, campaign, run, location.words[-1]) if location.words else None)
     if follow and attempt is None:
-        await_attempt(opened, campaign, run, echo_err, time.sleep)
+        await_attempt(opened, campaign, run, console.echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
     if follow:
         follow_log(wanted, lines, log_stream())
@@ -195,11 +183,11 @@ def logs(
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
             printed = "printed nothing" if wanted.ended else "has printed nothing yet"
-            echo_err(f"rank {rank} {printed}; showing {path}")
+            console.echo_err(f"rank {rank} {printed}; showing {path}")
         print_log(path, lines, log_stream())
 
 
-@verb
+@console.verb
 @click.argument("spec", metavar="[SPEC]", type=click.Path(path_type=Path), required=False)
 @click.option("--on-node", is_flag=True, help="Also check a node, with a short job.")
 @click.option(
@@ -213,8 +201,8 @@ def logs(
 )
 @click.option("--notify", is_flag=True, help="Send a test message as the spec's `notify` asks.")
 @set_option
-@store_options
-@json_option
+@console.store_options
+@console.json_option
 def doctor(
     spec: Path | None,
     on_node: bool,
@@ -239,28 +227,25 @@ def doctor(
     from dscampaign.orchestrator.doctor.run import doctor as look
     from dscampaign.orchestrator.doctor.run import notify_checks
 
-    from .watch import terminated_as_interrupted
-
     if on_node and spec is None:
         raise UserError("--on-node needs a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
     submission, location = read_submission(spec, sets, place) if spec else (None, locate(place))
     if notify and (submission is None or submission.spec.notify is None):
         raise UserError("--notify needs a spec with `notify`", "see docs/spec.md")
     requirements = requirements_of(submission.runs) if submission else []
-    with terminated_as_interrupted():
-        checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
-        checks += notify_checks(submission.spec.name, submission.rules["notify"]) if notify and submission else []
-    echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
+    checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=console.echo_err)
+    checks += notify_checks(submission.spec.name, submission.rules["notify"]) if notify and submission else []
+    console.echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
 
 
 UNKNOWN: Final = "Add evidence: `--job ID`, the logs of the other ranks, standard error."
 
 
-@verb
+@console.verb
 @click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--job", "job_id", metavar="ID", help="Also ask Slurm about this job; without PATH, read its logs.")
-@json_option
+@console.json_option
 def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
@@ -283,7 +268,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     if not paths and job and not job.view.terminal:
         raise UserError(f"job {job_id} has not ended: {job.view.state}", "to read its logs so far, name them")
     explained = explain(paths or (files_of(job) if job else []), job)
-    echo_either(as_json, lambda: _document(explained), lambda page: "\n".join(_lines(explained, page)))
+    console.echo_either(as_json, lambda: _document(explained), lambda page: "\n".join(_lines(explained, page)))
     return EXIT_OK if explained.kind else EXIT_FAILED
 
 

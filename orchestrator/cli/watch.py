@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from types import FrameType
 from typing import IO, TypeVar
 
 from dscampaign.db import queries
@@ -55,7 +53,7 @@ def run_one_pass(
     something has `changed` that it applies.
     """
     try:
-        with terminated_as_interrupted(), progress_shown(quiet=quiet):
+        with progress_shown(quiet=quiet):
             for outcome, status in passes(store, campaign, cancelled=cancelled):
                 obstacles = in_the_way(outcome) if changed or not isinstance(outcome, LeaseHeld) else {}
                 for line in (*done_lines(outcome, status), *obstacles.values()):
@@ -84,7 +82,7 @@ def watch_passes(
     """
     require_polite([campaign], interval_s)
     obstacles = Obstacles()
-    with display(sys.stderr) as shown, terminated_as_interrupted():
+    with display(sys.stderr) as shown:
         try:
             with closing(until_settled(store, campaign, interval_s, sleep=sleep)) as outcomes:
                 for outcome, status in outcomes:
@@ -97,6 +95,13 @@ def watch_passes(
                 shown.update(status)  # without this process
             shown.say(["", interrupted(status, campaign.name)])
             raise
+
+
+def exit_code_of_passes(*statuses: CampaignStatus, troubled: bool) -> int:
+    """Return the exit code of passes that have left campaigns so; `troubled` if the last met a problem."""
+    if troubled or not all(status.settled for status in statuses):
+        return EXIT_UNREACHABLE if troubled else EXIT_UNSETTLED
+    return EXIT_OK if all(status.all_completed for status in statuses) else EXIT_FAILED
 
 
 def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -> None:
@@ -179,20 +184,6 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
     whole = troubled or not brief
     echo_page(status_page(status, page, screen_height(sys.stdout)) if whole else headline(status, page))
     return whole
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Make SIGTERM, as from Slurm, a service manager or `timeout`, end a command as cleanly as Ctrl-C."""
-
-    def interrupt(*_: int | FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 STEPS_EVERY_S = 60.0
@@ -279,8 +270,7 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
         raise UserError(f"--interval {interval_s:g} is too long", hint)
     turns = Turns(store, interval_s, reconciler_of)
     try:
-        with terminated_as_interrupted():
-            troubled = _watch(turns, store, campaigns) if watch else _one_round(turns, store)
+        troubled = _watch(turns, store, campaigns) if watch else _one_round(turns, store)
     except KeyboardInterrupt:
         echo_err(f"stopped; the jobs keep running. `{typed('reconcile', '--all-campaigns', '--watch')}` resumes")
         raise
@@ -333,8 +323,4 @@ def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troub
         echo(headline(status, page_for(sys.stdout)))
     if not left and not as_json:
         echo_err("every campaign is settled")
-    if troubled:
-        return EXIT_UNREACHABLE
-    if not all(status.settled for status in statuses):
-        return EXIT_UNSETTLED
-    return EXIT_OK if all(status.all_completed for status in statuses) else EXIT_FAILED
+    return exit_code_of_passes(*statuses, troubled=troubled)

@@ -23,22 +23,14 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One verdict.
+    """One verdict."""
 
-    Attributes:
-        id: such as `slurm.partition`; the same in every version.
-        where: the place, such as `slurm` or `node gpu001`.
-        seen: one line.
-        next: the advice, "" for none.
-        away: no answer came, so the same may go well later.
-    """
-
-    id: str
-    where: str
+    id: str  # such as `slurm.partition`; the same in every version
+    where: str  # the place, such as `slurm` or `node gpu001`
     verdict: Severity
-    seen: str
-    next: str = ""
-    away: bool = False
+    seen: str  # one line
+    next: str = ""  # the advice, "" for none
+    away: bool = False  # no answer came, so the same may go well later
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,7 @@ _SEVERAL_HOSTS: Final = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, 
 
 
 def host_checks(location: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
-    """Return verdicts on a campaign's folder and store as this host sees them.
-
-    Args:
-        shared: a node has proved that it sees the same folder.
-    """
+    """Return verdicts on a campaign's folder and store; `shared`: a node has proved that it sees the same folder."""
     slurm = any(required.config.executor == "slurm" for required in requirements)
     yield from folder_checks(location.settings.dir, nodes_need_it=slurm and not shared)
     yield from store_checks(location, slurm=slurm)
@@ -48,8 +44,7 @@ def host_checks(location: Location, requirements: Sequence[Requirements], *, sha
 def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Check]:
     """Return verdicts on a campaign's folder, or on the nearest existing folder above it.
 
-    Args:
-        nodes_need_it: other hosts must see it, and none has been asked.
+    `nodes_need_it`: other hosts must see it, and none has been asked.
     """
     at = At("shared folder")
     nearest = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
@@ -89,11 +84,7 @@ def _without_links(folder: Path) -> str:
 
 
 def store_checks(location: Location, *, slurm: bool) -> Iterator[Check]:
-    """Return verdicts on the database.
-
-    Args:
-        slurm: attempts on other hosts need it too.
-    """
+    """Return verdicts on the database; with `slurm` attempts on other hosts need it too."""
     from dscampaign.db.errors import StoreError, StoreMissing, StoreUnreachable
 
     at, settings = At("store"), location.settings

@@ -26,14 +26,7 @@ BUSY_GB: Final = 2.0
 def node_checks(
     report: NodeReport, required: Requirements, *, left: str = "", other: str = "this host's"
 ) -> Iterator[Check]:
-    """Return verdicts on a node.
-
-    Args:
-        report: the node's own.
-        required: by the runs.
-        left: the place of its logs, as text.
-        other: the clock that its own was compared with.
-    """
+    """Return verdicts on a node; `left` is the place of its logs, `other` the clock that its own was compared with."""
     at = At(f"node {report.node}")
 
     def of(section: str, about: str, hint: str, verdicts: Callable[[Any], Iterable[Check]]) -> Iterable[Check]:

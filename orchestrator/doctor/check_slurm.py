@@ -32,40 +32,27 @@ _OUT_OF_SERVICE: Final = ("down", "drain", "error", "fail", "inval", "maint", "u
 
 @dataclass(frozen=True)
 class Nodes:
-    """Equal nodes of a partition: a line of sinfo.
-
-    Attributes:
-        state: the partition's: up, down, drain or inact.
-        max_time_min: longest time limit of a job; None for no limit.
-        max_nodes: most nodes of a job, "infinite" for no limit.
-        in_service: whether Slurm starts jobs there, now or later.
-        has: the resources that a job can request, in Slurm's terms: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
-    """
+    """Equal nodes of a partition: a line of sinfo."""
 
     partition: str
     default: bool = False
-    state: str = "up"
-    max_time_min: int | None = None
-    max_nodes: str = "infinite"
+    state: str = "up"  # the partition's: up, down, drain or inact
+    max_time_min: int | None = None  # longest time limit of a job; None for no limit
+    max_nodes: str = "infinite"  # most nodes of a job, "infinite" for no limit
     count: int = 0
-    in_service: bool = True
+    in_service: bool = True  # whether Slurm starts jobs there, now or later
     memory_mb: int = 0
+    # the resources that a job can request, in Slurm's terms: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`
     has: str = ""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Slurm's answers.
+    """Slurm's answers."""
 
-    Attributes:
-        trouble: why the controller did not answer, "" if it did.
-        version: such as `22.05.8`.
-        accounting: "kept", "none", or why it did not answer.
-    """
-
-    trouble: str = ""
-    version: str = ""
-    accounting: str = ""
+    trouble: str = ""  # why the controller did not answer, "" if it did
+    version: str = ""  # such as `22.05.8`
+    accounting: str = ""  # "kept", "none", or why it did not answer
     nodes: tuple[Nodes, ...] = ()
 
 
@@ -130,14 +117,9 @@ _NOT_AVAILABLE: Final = "node configuration is not available"
 def slurm_checks(
     cluster: Cluster, requirements: Sequence[Requirements], forecasts: Sequence[str | Exception]
 ) -> Iterator[Check]:
-    """Return verdicts on a cluster.
+    """Return verdicts on a cluster, and on a spec's requests to it, each with its forecast.
 
     `sbatch --test-only` checks a job's requests, but neither the partition's time limit and state nor the model.
-
-    Args:
-        cluster: its answers.
-        requirements: the spec's requests to it; empty without a spec.
-        forecasts: for each requirement when its job would start, or why not.
     """
     if cluster.trouble:
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
@@ -238,15 +220,15 @@ _MOST_KINDS: Final = 8
 """Kinds of jobs that are asked about: each costs an sbatch."""
 
 
-def forecast(required: Requirements, folder: Path) -> str | Exception:
-    """Return when Slurm would start one kind of job, or why not; `folder` takes its script."""
+def forecast(required: Requirements) -> str | Exception:
+    """Return when Slurm would start one kind of job, or why not."""
     token = job_request.new_token("campaign-doctor", ())
-    try:
-        resources = job_request.resources(required.config, runs=required.config.slurm.lanes)
-        array = JobArray(token, job_name(token), folder, 1, resources)
-        return SlurmExecutor().forecast(array)
-    except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
-        return exc
+    with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:  # for its script
+        try:
+            resources = job_request.resources(required.config, runs=required.config.slurm.lanes)
+            return SlurmExecutor().forecast(JobArray(token, job_name(token), Path(folder), 1, resources))
+        except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
+            return exc
 
 
 class Preflight:
@@ -257,11 +239,11 @@ class Preflight:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         shapes = job_request.Shapes()
-        kinds = {shapes.of(run.config)[0]: run for run in reversed(runs) if _on_slurm(run)}
+        kinds = {shapes.of(run.config)[0]: run for run in reversed(runs) if run.config.executor == "slurm"}
         self._asked = requirements_of(list(kinds.values())[:_MOST_KINDS])
         self._pool = ThreadPoolExecutor(len(self._asked) + 1)
         self._nodes: Future[tuple[Nodes, ...]] | None = self._start(partitions) if self._asked else None
-        self._forecasts = [self._start(partial(_forecast, required)) for required in self._asked]
+        self._forecasts = [self._start(partial(forecast, required)) for required in self._asked]
 
     def require_accepted(self, outcome: str = "nothing was submitted") -> None:
         """Raise UserError with every job that Slurm would never run."""
@@ -290,15 +272,6 @@ class Preflight:
                 return ask()
 
         return self._pool.submit(briefly)
-
-
-def _on_slurm(run: Run) -> bool:
-    return run.config.executor == "slurm"
-
-
-def _forecast(required: Requirements) -> str | Exception:
-    with tempfile.TemporaryDirectory(prefix="campaign-submit-") as folder:
-        return forecast(required, Path(folder))
 
 
 def _refuses(check: Check) -> bool:

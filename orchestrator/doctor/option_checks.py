@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -65,15 +65,10 @@ _Interpreter = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass
 class OptionChecks:
-    """Checks `deepspeed` and `train.model` of all runs of a spec by a process per Python.
+    """Checks `deepspeed` and `train.model` of all runs of a spec by a process per Python."""
 
-    Attributes:
-        tell: Reports that it takes a while.
-        remarks: Why something was not checked.
-    """
-
-    tell: Callable[[str], None]
-    remarks: list[str] = field(default_factory=list)
+    tell: Callable[[str], None]  # reports that it takes a while
+    remarks: list[str] = field(default_factory=list)  # why something was not checked
 
     def __call__(self, configs: Sequence[RunConfig]) -> list[list[Finding]]:
         """Return the findings of each run."""
@@ -98,19 +93,20 @@ class OptionChecks:
         python, variables = interpreter
         with suppress(OSError):
             if python != sys.executable and (doubt := distrust(Path(python))):
-                self._remark(python, parts, f"is not run: {doubt.why}", list(parts))
+                self._remark(python, parts, f"is not run: {doubt.why}")
                 return {}
         env = {"DS_ACCELERATOR": "cpu", **os.environ, "HF_HUB_OFFLINE": "1", **dict(variables)}
         versions = self._run([python, str(_PROGRAM), "versions"], env, parts, _VERSIONS_S)
         if versions is None:
             return {}
         for part in [part for part in parts if versions[_PARTS[part][0].lower()] is None]:
-            self._remark(python, parts, f"has no {_PARTS[part][0]} here", [part])
+            self._remark(python, [part], f"has no {_PARTS[part][0]} here")
             parts = {name: texts for name, texts in parts.items() if name != part}
         question = {part: [json.loads(text) for text in parts.get(part, [])] for part in _PARTS}
         if not parts:
             return {}
-        path = _cache_file([python, versions, question, _PROGRAM.read_text(encoding="utf-8")])
+        asked = _json([python, versions, question, _PROGRAM.read_text(encoding="utf-8")])
+        path = cache_folder() / f"options-{sha256(asked.encode()).hexdigest()[:32]}.json"
         findings = None
         with suppress(OSError, ValueError, Distrusted):
             findings = json.loads(trusted_bytes(path))
@@ -143,11 +139,11 @@ class OptionChecks:
                 if not done.returncode and isinstance(value := json.loads(done.stdout), dict):
                     return value
             reason = f"failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-        self._remark(command[0], parts, reason, list(parts))
+        self._remark(command[0], parts, reason)
         return None
 
-    def _remark(self, python: str, parts: Mapping[str, Any], reason: str, unchecked: Sequence[str]) -> None:
-        for library, section in (_PARTS[part] for part in parts if part in unchecked):
+    def _remark(self, python: str, parts: Iterable[str], reason: str) -> None:
+        for library, section in (_PARTS[part] for part in parts):
             then = f"{library} checks it when a run starts, and may ignore unknown keys"
             self.remarks.append(f"`{section}` not checked: {python} {reason}; {then}")
 
@@ -181,10 +177,6 @@ def _rendered(config: RunConfig) -> dict[str, Any]:
 def _finding(part: str, item: Mapping[str, Any]) -> Finding:
     places = tuple((*_PREFIX[part], *place) for place in item["places"])
     return Finding(places, item["message"], item["hint"] or None, at_key=item["at_key"])
-
-
-def _cache_file(content: Any) -> Path:
-    return cache_folder() / f"options-{sha256(_json(content).encode()).hexdigest()[:32]}.json"
 
 
 def _json(value: Any) -> str:

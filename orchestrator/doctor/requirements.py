@@ -18,29 +18,18 @@ GB: Final = 1e9
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of runs on like machines: for each figure the highest among them.
+    """The requirements of runs on like machines: for each figure the highest among them."""
 
-    Attributes:
-        runs: their names.
-        config: of a run; the other runs share every field that matters here.
-        ranks: processes of a node.
-        gpus: of a node.
-        on_gpus: whether the training uses them.
-        host_gb, gpu_gb, disk_gb: size of the model's states in a node's memory, on a GPU and on a node's disk.
-        ops: DeepSpeed's operators that the training cannot do without.
-        files: absolute paths that the runs name.
-    """
-
-    runs: tuple[str, ...]
-    config: RunConfig
-    ranks: int
-    gpus: int
-    on_gpus: bool
-    host_gb: float = 0.0
+    runs: tuple[str, ...]  # their names
+    config: RunConfig  # of a run; the other runs share every field that matters here
+    ranks: int  # processes of a node
+    gpus: int  # of a node
+    on_gpus: bool  # whether the training uses them
+    host_gb: float = 0.0  # size of the model's states in a node's memory, on a GPU and on a node's disk
     gpu_gb: float = 0.0
     disk_gb: float = 0.0
-    ops: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()  # DeepSpeed's operators that the training cannot do without
+    files: tuple[str, ...] = ()  # absolute paths that the runs name
 
     @property
     def nvme_path(self) -> str | None:

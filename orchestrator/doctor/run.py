@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,23 +64,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Examined:
-    """The result.
+    """The result."""
 
-    Attributes:
-        report: the node's, perhaps in part; None for none.
-        trouble: why the report is missing or incomplete; "" if it is whole.
-        hint: the advice.
-        shared: whether the node saw the question, and the host the report; None if no node was reached.
-        away: trying again may go well.
-        folder: the folder of the job's files, if something went wrong.
-    """
-
-    report: NodeReport | None
-    trouble: str = ""
-    hint: str = ""
+    report: NodeReport | None  # the node's, perhaps in part; None for none
+    trouble: str = ""  # why the report is missing or incomplete; "" if it is whole
+    hint: str = ""  # the advice
+    # whether the node saw the question, and the host the report; None if no node was reached
     shared: bool | None = None
-    away: bool = False
-    folder: Path | None = None
+    away: bool = False  # trying again may go well
+    folder: Path | None = None  # the folder of the job's files, if something went wrong
 
 
 def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
@@ -236,19 +227,15 @@ def _last(text: str) -> str:
 def doctor(
     location: Location, requirements: Sequence[Requirements], *, on_node: bool, wait_s: float, tell: Tell
 ) -> list[Check]:
-    """Return all verdicts.
+    """Return all verdicts, `on_node` also on a node for the requirement that asks for the most.
 
-    Args:
-        location: the campaign's folder and store.
-        requirements: of a spec; empty without one.
-        on_node: also check a node, for the requirement that asks for the most.
-        wait_s: how long its job may wait in the queue.
-        tell: prints progress.
+    Its job may wait in the queue for `wait_s`; `tell` prints progress.
     """
     host = socket.gethostname()
     by_slurm = [required for required in requirements if required.config.executor == "slurm"]
     cluster = inspect_cluster() if by_slurm or (not requirements and shutil.which("sinfo")) else None
-    checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
+    answers = [*map(forecast, by_slurm)] if cluster and not cluster.trouble else []
+    checks = list(slurm_checks(cluster, by_slurm, answers)) if cluster else []
     checks += _files(f"host {host}", requirements)
     checks += python_checks(f"host {host}", requirements)
     examined = _examined(location, requirements, cluster, wait_s, tell) if on_node and requirements else None
@@ -265,13 +252,6 @@ def notify_checks(name: str, notify: Mapping[str, Any]) -> Iterator[Check]:
             yield At("notify").problem(about, f"not delivered: {trouble}", f"correct {about}, or the service")
         else:
             yield At("notify").ok(about, "a test message was delivered")
-
-
-def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[str | Exception]:
-    if cluster.trouble:
-        return []
-    with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:
-        return [forecast(required, Path(folder)) for required in requirements]
 
 
 def _files(host: str, requirements: Sequence[Requirements]) -> Iterator[Check]:

@@ -53,19 +53,14 @@ STALE_S: Final = 10.0
 
 
 class Changes(NamedTuple):
-    """A campaign's runs that changed since a version.
+    """A campaign's runs that changed since a version."""
 
-    Attributes:
-        version: pass it as `since` to get only later changes. Versions of another process are older or newer, never
-            equal, so that an unknown one yields all runs.
-        whole: `runs` are all runs in the order of the matrix: forget the others. Else replace runs of the same id.
-        status: the campaign at this moment, with all runs: headline, causes of failures, the reconciler.
-    """
-
+    # pass it as `since` to get only later changes. Versions of another process are older or newer, never equal, so that
+    # an unknown one yields all runs
     version: int
-    whole: bool
+    whole: bool  # `runs` are all runs in the order of the matrix: forget the others. Else replace runs of the same id.
     runs: list[ShownRun]
-    status: CampaignStatus
+    status: CampaignStatus  # the campaign at this moment, with all runs: headline, causes of failures, the reconciler
 
 
 @dataclass(frozen=True)
@@ -84,10 +79,8 @@ class _Known:
 class LiveStore:
     """A store as live views read it. Its methods may be called from any thread, one at a time does its work.
 
-    All raise StoreError while the store is away, and UserError for a campaign that does not exist.
-
-    Args:
-        fresh_s: for so long, what was read of a campaign is taken as it was; for ever, all of it is of one moment.
+    All raise StoreError while the store is away, and UserError for a campaign that does not exist. For `fresh_s` what
+    was read of a campaign is taken as it was; for ever, all of it is of one moment.
     """
 
     def __init__(self, store: Store, fresh_s: float = 0.0) -> None:
@@ -115,12 +108,9 @@ class LiveStore:
             return Changes(self._version, whole, list(chosen), known.status)
 
     def curves(self, campaign: str | None, runs: Collection[str], points: int = SPARK) -> dict[str, Curve]:
-        """Return the thinned curves of the named runs by name, without runs that have no step: for the rows in sight.
+        """Return the curves of the named runs by name, without runs that have no step: for the rows in sight.
 
-        Args:
-            campaign: its name; None for the only one.
-            runs: their names.
-            points: most points of a curve, `SPARK` or `CHART`.
+        `points` is the most points of a curve, `SPARK` or `CHART`.
         """
         wanted = set(runs)
         with self._lock:

@@ -26,12 +26,7 @@ def _parts() -> tuple[str, str]:
 
 
 def page_of(title: str, data: Mapping[str, Any]) -> LivePage:
-    """Return the page.
-
-    Args:
-        title: the campaign's name.
-        data: see `live.js`. With `live` the page follows the server; else it has everything that it shows.
-    """
+    """Return the page; for `data` see `live.js`. With `live` it follows the server, else it has all that it shows."""
     connects = "connect-src 'self'; " if data["live"] else ""
     values: dict[str, Any] = {"title": title, "data": {**data, "specs": curve_specs()}}
     return LivePage(*page_from("live.html", *_parts(), connects, **values))

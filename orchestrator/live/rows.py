@@ -27,18 +27,13 @@ Cell = str | tuple[str, str] | list[float]
 
 
 class Column(NamedTuple):
-    """A column: `cell` returns text, text and its colour, or the values of a sparkline; `key` sorts, None for no order.
-
-    Attributes:
-        width: in characters; the least width of a column that `grows`.
-        needed: columns with a small number stay when the terminal is narrow.
-    """
+    """A column: `cell` returns text, text and its colour, or a sparkline's values; `key` sorts, None for no order."""
 
     label: str
-    width: int
+    width: int  # in characters; the least width of a column that `grows`
     cell: Callable[[Any], Cell]
     key: Callable[[Any], Any] | None = None
-    needed: int = 0
+    needed: int = 0  # columns with a small number stay when the terminal is narrow
     right: bool = False
     grows: bool = False
 

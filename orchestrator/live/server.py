@@ -186,13 +186,7 @@ def _failed(status: int) -> Callable[[Request, Exception], Response]:
 
 
 def make_app(live: LiveStore, token: str, first: str | None = None, cookie: str = "campaign") -> Starlette:
-    """Return the application.
-
-    Args:
-        token: opens it, once it is in the link.
-        first: the campaign that its first page shows.
-        cookie: its name; ports of one machine share cookies.
-    """
+    """Return the application; `first` is the campaign that it shows first. Ports of one machine share cookies."""
     pages = Pages(live)
     routes = [
         Route("/", pages.index),

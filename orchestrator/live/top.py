@@ -39,18 +39,13 @@ CAMPAIGNS_S: Final = 10.0
 
 @dataclass
 class Seen:
-    """The campaign on the screen as it was last read; the list of all is None until it is read again.
-
-    Attributes:
-        curves: of runs that were in sight, by name.
-        events: with the names of their runs.
-    """
+    """The campaign on the screen as it was last read; the list of all is None until it is read again."""
 
     name: str | None
     status: CampaignStatus | None = None
     runs: Sequence[ShownRun] = ()
-    curves: Mapping[str, list[float]] = field(default_factory=dict)
-    events: Sequence[tuple[EventRow, str]] = ()
+    curves: Mapping[str, list[float]] = field(default_factory=dict)  # of runs that were in sight, by name
+    events: Sequence[tuple[EventRow, str]] = ()  # with the names of their runs
     campaigns: Sequence[CampaignOverview] | None = None
 
 

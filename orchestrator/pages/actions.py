@@ -46,10 +46,7 @@ class _Line(NamedTuple):
 def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
     """A line for each noteworthy action, unless another line about the run covers it; like lines are merged.
 
-    Args:
-        done: the pass.
-        after: each run's status after the pass, by run id: not every decision took effect.
-        page: where it is shown.
+    `after` is each run's status after the pass, by run id: not every decision took effect.
     """
     runs = [*(view.run for view in done.snapshot.runs), *(broken.run for broken in done.snapshot.broken)]
     names = {run.id: run.name for run in runs}

@@ -52,11 +52,7 @@ SHOWN_OF_MANY: Final = 20
 
 
 def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
-    """The plan with its summary.
-
-    Args:
-        everything: a row for every run, however many there are.
-    """
+    """The plan with its summary; `everything`: a row for every run, however many there are."""
     few = everything or len(plan.runs) <= ROWS_AT_MOST
     shown = plan.runs if few else sorted(plan.runs, key=lambda item: not _is_special(item))[:SHOWN_OF_MANY]
     hidden = len(plan.runs) - len(shown)
@@ -123,8 +119,8 @@ def _command(plan: Plan) -> list[str]:
     item = next((item for item in items if item.run and item.run.config.command), None)
     if item is None or item.run is None:
         return []
-    words = filled_words(item.run.config.command or (), {**_sizes(item), "resume_from": ""})
-    words = [without_escapes(word) for word in words]
+    filled = filled_words(item.run.config.command or (), {**_sizes(item), "resume_from": ""})
+    words = [without_escapes(word) for word in filled]
     if (added := f"--local_rank={{{OF_A_RANK}}}") in words:  # as a launcher adds it
         words = [item.run.config.launcher or "deepspeed", *(word for word in words if word != added)]
     return [f"{item.name} runs `{clean(shlex.join(words))}`"]

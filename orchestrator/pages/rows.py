@@ -15,24 +15,15 @@ from .text import PLAIN, Page, Style
 
 
 class ShownRun(NamedTuple):
-    """A run with what views add to its status; None or "" for unknown.
-
-    Attributes:
-        title: the condition's name for people, without the repeat.
-        doing: the phase of a running one, `training` or `saving for 12 s`.
-        why: why it waits, failed, is held or is silent.
-        left_s: seconds that it will still take.
-        first_micro_batch: of its first attempt, if it was retried.
-        gpus: of all its nodes; None before its first attempt, and without Slurm.
-    """
+    """A run with what views add to its status; None or "" for unknown."""
 
     run: RunStatus
-    title: str
-    doing: str
-    why: str
-    left_s: float | None
-    first_micro_batch: int | None
-    gpus: float | None
+    title: str  # the condition's name for people, without the repeat
+    doing: str  # the phase of a running one, `training` or `saving for 12 s`
+    why: str  # why it waits, failed, is held or is silent
+    left_s: float | None  # seconds that it will still take
+    first_micro_batch: int | None  # of its first attempt, if it was retried
+    gpus: float | None  # of all its nodes; None before its first attempt, and without Slurm
 
     @property
     def name(self) -> str:

@@ -70,9 +70,7 @@ def status_page(
 ) -> str:
     """The whole page, or the part that fits into `height` lines of a screen.
 
-    Args:
-        height: None for everything.
-        whole: the campaign, if `status` has chosen runs of it alone.
+    `whole` is the campaign, if `status` has chosen runs of it alone.
     """
     whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
     if height is None or (len(status.runs) <= height and not whole_conditions):

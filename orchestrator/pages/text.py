@@ -62,11 +62,9 @@ class Cell:
 
 
 def fold(text: str, width: int | None, hanging: int | None = None) -> str:
-    """Continue long lines below themselves, indented; commands stay in a single piece, so that they can be pasted.
+    """Continue long lines below themselves; commands stay in a single piece, so that they can be pasted.
 
-    Args:
-        width: columns; None for no limit.
-        hanging: columns to indent by; by default two more than the line itself.
+    They are indented by `hanging` columns, by default two more than the line itself.
     """
     return text if width is None else "\n".join(_folded(line, width, hanging) for line in text.split("\n"))
 
@@ -100,13 +98,9 @@ def table(
 ) -> list[str]:
     """Return the lines of a table, without the columns that are empty in every row.
 
-    On a narrow page, text is continued within its column.
-
-    Args:
-        right: for each column `r` for numbers, `w` for text that is continued before other columns are left out, else
-            any other character.
-        drop: names of columns to leave out, in this order, until the rest fits.
-        capitals: show the names of columns in capitals.
+    On a narrow page the columns of `drop` are left out, in this order, and text is continued within its column. `right`
+    has for each column `r` for numbers, `w` for text that is continued before other columns are left out, else any
+    other character.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     used = [i for i in range(len(header)) if any(row[i].text for row in cells)]

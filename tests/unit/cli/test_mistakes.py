@@ -68,7 +68,7 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
     assert main(["compare", "done", "bad"]) == 2
     assert "done may mean 2 runs" in capsys.readouterr().err
     assert main(["compare", "small", "7_2"]) == 0
-    assert capsys.readouterr().out.split()[1:3] == ["small", "bad"]
+    assert capsys.readouterr().out.split()[2:4] == ["small", "bad"]
 
 
 def test_all_campaigns_are_the_status_of_a_store_with_several(world: World, capsys: Output) -> None:
