@@ -21,7 +21,6 @@ from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, short_number, some
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.prediction import HEADROOM
-from dscampaign.orchestrator.memory.zero_memory import Shortage
 from dscampaign.orchestrator.reconcile.forecast import Basis
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
