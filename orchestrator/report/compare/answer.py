@@ -19,7 +19,6 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import LEAST_NEIGHBOURS, Condition, circumstances, few_repeats, unlike
-from .ignored_axes import ignored, learning_axes
 from .ranking import (
     best_learners,
     change_text,
@@ -35,8 +34,8 @@ from .ranking import (
 )
 from .reasons import Reason, Why, reasons_text
 from .statistics import Estimate, LossTest, Standing, estimate
-from .wording import loss_margin
-from .workloads import common_loss, seconds_to_loss
+from .wording import loss_gap
+from .workloads import common_loss, ignored, learning_axes, seconds_to_loss
 
 _ROUNDING: Final = 1e-5
 """Of a loss: two ways to compute the same training differ by less, two trainings by more."""
@@ -296,7 +295,7 @@ class _Ranking:
         if may_be_worse(self.chosen):
             loss = self.chosen.loss
             most = loss.difference.high if loss.difference else None
-            yield Reason(Why.LOSS_VARIES, number=most, unit=self.chosen.loss_unit, detail=loss_margin(loss.margin))
+            yield Reason(Why.LOSS_VARIES, number=most, unit=self.chosen.loss_unit, detail=loss_gap(loss.margin, "", ""))
         others = [one for one in self.left if one is not self.chosen]
         if unclear := [one.condition.title for one in others if self._order(one) is Standing.NOT_PROVEN]:
             good = "fast" if self.lead is Objective.SPEED else "good"

@@ -60,11 +60,8 @@ class BaselineComparison:
     @property
     def paired_width(self) -> float | None:
         """The width of the interval as a multiple of its width without pairs; None without pairs."""
-        widths = [
-            math.log(one.high / one.low)
-            for one in (self.times_baseline, self.times_unpaired)
-            if self.paired_by and one and one.low and one.high
-        ]
+        both = (self.times_baseline, self.times_unpaired) if self.paired_by else ()
+        widths = [math.log(one.ends[1] / one.ends[0]) for one in both if one and one.ends]
         return widths[0] / widths[1] if len(widths) > 1 and widths[1] else None
 
     @property

@@ -70,7 +70,7 @@ class Condition:
     @cached_property
     def counted(self) -> tuple[MeasuredRun, ...]:
         """Repeats that may be compared: completed, and as the spec asks for them."""
-        return tuple(run for run in self.runs if _counts(run))
+        return tuple(run for run in self.runs if run.counts)
 
     @cached_property
     def learned(self) -> tuple[MeasuredRun, ...]:
@@ -153,10 +153,7 @@ class Condition:
             self._summaries[metric] = self._summary(metric)
         return self._summaries[metric]
 
-    @cached_property
-    def _summaries(self) -> dict[str, Estimate | float | None]:
-        """A cache: a report shows each metric in several places."""
-        return {}
+    _summaries = cached_property[dict[str, Estimate | float | None]](lambda _: {})
 
     def _summary(self, metric: str) -> Estimate | float | None:
         of, over = METRICS[metric].of, METRICS[metric].over
@@ -185,10 +182,6 @@ class Condition:
     def field(self, name: str) -> Any:
         """Return a field of the trainer's configuration; None for a user's script."""
         return self.runs[0].train.get(name)
-
-
-def _counts(run: MeasuredRun) -> bool:
-    return run.completed and not run.changed
 
 
 def losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
@@ -378,7 +371,7 @@ def baseline_of(
             return each, "named by --baseline"
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready
-    ready = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)] or ready
+    ready = [each for each in ready if all(run.counts or run.state in UNSETTLED_RUN for run in each.runs)] or ready
     matching = [each for each in conditions if of_spec and of_spec.items() <= each.params.items()]
     if chosen := next((each for each in ready if each in matching), None):
         return chosen, "named in the spec"

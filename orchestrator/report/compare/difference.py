@@ -113,17 +113,13 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
         return _compare_campaigns(conditions, campaigns[words[0]], campaigns[words[1]])
     if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
         raise _lacks_the_other(conditions, campaigns, words)
-    campaign_named = (
-        find(store, words[0] if len(words) == 3 else None) if len(words) == 3 or len(campaigns) == 1 else None
-    )
-    if campaign_named and (pairs := _that_differ_in(words[-2:], conditions(campaign_named.name))):
-        margin = campaign_named.provenance.get("loss_margin")
+    named = find(store, words[-3] if words[:-2] else None) if words[:-2] or len(campaigns) == 1 else None
+    if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
+        margin = named.provenance.get("loss_margin")
         compared = (compare(*pair, margin=margin, among=len(pairs)) for pair in pairs.values())
         parted = tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True))
-        return ComparedOperands(parted, campaigns=(campaign_named,))
-    (home, left), (other, right) = (
-        _condition(store, word, conditions, campaigns, campaign_named) for word in words[-2:]
-    )
+        return ComparedOperands(parted, campaigns=(named,))
+    (home, left), (other, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
     one = compare(left, right, margin=campaigns[home].provenance.get("loss_margin"))
     return ComparedOperands((one,), campaigns=tuple(campaigns[name] for name in dict.fromkeys((home, other))))
 
@@ -225,13 +221,9 @@ def _code(condition: Condition) -> str:
 def _text(value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return shlex.join(value)  # a command, as one would type it
-    return (
-        MISSING
-        if value is None
-        else value
-        if isinstance(value, str)
-        else json.dumps(value, default=str, ensure_ascii=False)
-    )
+    if value is None or isinstance(value, str):
+        return MISSING if value is None else value
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
@@ -245,11 +237,9 @@ def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: Campai
         compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name), margin=margin, among=len(shared))
         for key in shared
     )
-    alone = []
-    for row, each in zip((left, right), both, strict=True):
-        if names := tuple(one.name for one in each if one.key not in shared):
-            alone.append((row.name, names))
-    return ComparedOperands(compared, tuple(alone), (left, right))
+    names = [tuple(one.name for one in each if one.key not in shared) for each in both]
+    alone = tuple((row.name, own) for row, own in zip((left, right), names, strict=True) if own)
+    return ComparedOperands(compared, alone, (left, right))
 
 
 def _titled(condition: Condition, campaign: str) -> Condition:
@@ -259,10 +249,6 @@ def _titled(condition: Condition, campaign: str) -> Condition:
 def _condition(
     store: Store, word: str, conditions: _Conditions, campaigns: Container[str], first_campaign: CampaignRow | None
 ) -> tuple[str, Condition]:
-    """Return the campaign, and its condition of that name, else a single run; raise UserError if neither exists.
-
-    `CAMPAIGN/NAME` belongs to another campaign.
-    """
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:
         return campaign, _titled(_named(store, rest, conditions(campaign), campaign), campaign)
@@ -274,16 +260,17 @@ def _named(store: Store, word: str, conditions: Sequence[Condition], campaign: s
     if match := _found(word, conditions):
         return match
     _, row = find_run(store, [campaign, word])  # by its job
-    return next(_alone(one, run, run.name) for one in conditions for run in one.runs if run.name == row.name)
+    return next(_alone(one, run) for one in conditions for run in one.runs if run.id == row.id)
 
 
 def _found(word: str, conditions: Sequence[Condition]) -> Condition | None:
-    match = find_condition(word, conditions)
-    if match is None or match[0].name == match[1]:
-        return match and match[0]
+    if not (match := find_condition(word, conditions)):
+        return None
     condition, name = match
-    return next(_alone(condition, run, name) for run in condition.runs if name == f"{condition.name}-r{run.repeat}")
+    return next(
+        (_alone(condition, r, name) for r in condition.runs if name == f"{condition.name}-r{r.repeat}"), condition
+    )
 
 
-def _alone(condition: Condition, run: MeasuredRun, name: str) -> Condition:
-    return replace(condition, name=name, title=name, runs=(run,))
+def _alone(condition: Condition, run: MeasuredRun, name: str = "") -> Condition:
+    return replace(condition, name=name or run.name, title=name or run.name, runs=(run,))

@@ -101,10 +101,9 @@ def _check(
     limit: Limit, most: float, estimate: Estimate | None, doubts: Sequence[Reason | None], evidence: str
 ) -> LimitCheck:
     doubt = next((doubt.text for doubt in doubts if doubt), "")
-    if doubt or estimate is None or estimate.low is None or estimate.high is None:
+    if doubt or estimate is None or not estimate.ends:
         return LimitCheck(limit, LimitOutcome.UNDECIDED, doubt or evidence)
-    if estimate.low > most:
-        return LimitCheck(limit, LimitOutcome.FAILED, evidence)
-    if estimate.high <= most:
-        return LimitCheck(limit, LimitOutcome.PASSED, evidence)
+    low, high = estimate.ends
+    if low > most or high <= most:
+        return LimitCheck(limit, LimitOutcome.FAILED if low > most else LimitOutcome.PASSED, evidence)
     return LimitCheck(limit, LimitOutcome.UNDECIDED, f"{evidence}; add repeats")

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow
-from dscampaign.db.states import ABSENT, RunState, Stage
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.states import ABSENT, Stage
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.measure.cost import Cost
@@ -31,22 +31,15 @@ UNCONFIRMED: Final = "Nothing to recommend: no run confirms a trial of the searc
 """Of results without a workload: a comparison counts no trial."""
 
 
-@dataclass(frozen=True)
-class FollowUp:
-    """A run that followed another, with the last values of its metrics."""
-
-    name: str
-    params: Mapping[str, Any]
-    state: RunState
-    figures: Mapping[str, float]
+FollowUp = tuple[RunRow, Mapping[str, float]]
+"""A run that followed another, with the last values of its metrics."""
 
 
 def follow_ups_of(conn: Connection, campaign: CampaignRow) -> list[FollowUp]:
     """Return the follow-ups of a campaign's runs, in the order of their names."""
     rows = [row for row in queries.runs(conn, campaign.id) if row.stage is Stage.THEN and row.desired != ABSENT]
     figures = queries.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
-    named = sorted(rows, key=lambda row: row.name)
-    return [FollowUp(row.name, row.params, row.state, figures.get(row.id, {})) for row in named]
+    return [(row, figures.get(row.id, {})) for row in sorted(rows, key=lambda row: row.name)]
 
 
 @dataclass(frozen=True)
@@ -129,27 +122,19 @@ def results_of(
 
     Raises UserError if the baseline does not exist.
     """
-    by = by or _objective_of(campaign)
+    of_spec = campaign.provenance.get("objective")
+    by = by or (Objective(of_spec) if of_spec in tuple(Objective) else None)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     before = tuple(run for run in runs if run.stage is not Stage.FULL)
     conditions = conditions_of(full)
     named = condition_named(baseline, conditions, campaign.name).name if baseline is not None else None
     workloads = workloads_of(conditions, named, campaign.provenance.get("baseline"))
-    compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
-    return Results(
-        campaign, full, compared, tuple(_times(workloads)), _sum(full, before), by, search, tuple(follow_ups)
-    )
-
-
-def _objective_of(campaign: CampaignRow) -> Objective | None:
-    """Return the spec's objective; None if not set."""
-    objective = campaign.provenance.get("objective")
-    return Objective(objective) if objective in tuple(Objective) else None
-
-
-def _results(workload: Workload, by: Objective | None, margin: float | None) -> WorkloadResults:
-    comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline, margin))
-    return WorkloadResults(workload, comparisons, answer(comparisons, by))
+    compared = []
+    for one in workloads:
+        beside = tuple(compare_to_baseline(one.conditions, one.baseline, campaign.provenance.get("loss_margin")))
+        compared.append(WorkloadResults(one, beside, answer(beside, by)))
+    times = tuple(_times(workloads))
+    return Results(campaign, full, tuple(compared), times, _sum(full, before), by, search, tuple(follow_ups))
 
 
 def _times(workloads: Sequence[Workload]) -> Iterator[tuple[Condition, float, float | None]]:

@@ -47,6 +47,11 @@ class Estimate:
     std: float | None
     repeats: int
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the range or the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 class Standing(StrEnum):
     """The result of a comparison, everywhere: of two speeds, of two losses, of a condition and the best.
@@ -185,11 +190,11 @@ def order(
         spent: speeds at the same place are of the same block; see `contrast`.
     """
     factor, within = (ratio(speeds, baseline, among, spent=spent, sides=sides) for sides in (2, 1))
-    if not factor or not within or factor.low is None or factor.high is None or within.low is None:
+    if not factor or not within or not factor.ends or not within.ends:
         return Standing.NOT_PROVEN
-    if abs(factor.value - 1.0) >= TIE and not factor.low <= 1.0 <= factor.high:
+    if abs(factor.value - 1.0) >= TIE and not factor.ends[0] <= 1.0 <= factor.ends[1]:
         return Standing.FASTER if factor.value > 1.0 else Standing.SLOWER
-    is_close = within.low >= 1.0 / (1.0 + CLOSE) and (within.high or math.inf) <= 1.0 + CLOSE
+    is_close = within.ends[0] >= 1.0 / (1.0 + CLOSE) and within.ends[1] <= 1.0 + CLOSE
     return Standing.EQUAL if is_close else Standing.NOT_PROVEN
 
 
@@ -225,14 +230,14 @@ def loss_test(
     difference, within = (contrast(((gaps, 1.0),), additive=True, among=among, sides=sides) for sides in (2, 1))
     if not difference or not within:
         return LossTest(Standing.NOT_PROVEN, None, margin, "no repeat of both reported this loss")
-    if difference.low is None or difference.high is None or within.low is None or within.high is None:
+    if not difference.ends or not within.ends:
         return LossTest(Standing.NOT_PROVEN, difference, margin, f"fewer than {LEAST_REPEATS} repeats")
-    if -margin <= within.low and within.high <= margin:
+    (low, high), no_worse = difference.ends, within.ends[1] <= margin
+    if no_worse and -margin <= within.ends[0]:
         return LossTest(Standing.EQUAL, difference, margin, no_worse=True)
-    if difference.low > margin or difference.high < -margin:
-        better = difference.high < -margin
+    if low > margin or high < -margin:
+        better = high < -margin
         return LossTest(Standing.BETTER if better else Standing.WORSE, difference, margin, no_worse=better)
-    no_worse = within.high <= margin
     return LossTest(Standing.NOT_PROVEN, difference, margin, "the repeats vary too much", no_worse=no_worse)
 
 

@@ -18,23 +18,18 @@ def times(estimate: Estimate) -> str:
 
 def change(estimate: Estimate) -> str:
     """Return a ratio as a change in percent, with its interval if known: `+4.1 % [3.2, 5.0]`."""
-    return f"{estimate.value - 1:+.1%}".replace("%", " %") + interval(
-        estimate, lambda ratio: f"{100 * (ratio - 1):.1f}"
-    )
+    percent = f"{estimate.value - 1:+.1%}".replace("%", " %")
+    return percent + interval(estimate, lambda ratio: f"{100 * (ratio - 1):.1f}")
 
 
 def interval(estimate: Estimate, number: Callable[[float], str]) -> str:
     """Return ` [low, high]`, to follow the value; "" without an interval."""
-    return (
-        "" if estimate.low is None or estimate.high is None else f" [{number(estimate.low)}, {number(estimate.high)}]"
-    )
+    return f" [{', '.join(map(number, estimate.ends))}]" if estimate.ends else ""
 
 
 def span(estimate: Estimate | None) -> str:
     """Return the range of the repeats."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return ""
-    return f"{short_number(estimate.low)} to {short_number(estimate.high)}"
+    return " to ".join(map(short_number, estimate.ends)) if estimate and estimate.ends else ""
 
 
 def places(tests: Iterable[LossTest], unit: str) -> int:
@@ -69,9 +64,10 @@ def size_text(test: LossTest, unit: str) -> str:
 
 def decimals(estimate: Estimate | None, otherwise: int) -> int:
     """Return the decimals that an interval leaves: two digits of its half width, or 4 if those are fewer."""
-    if estimate is None or estimate.low is None or estimate.high is None or estimate.high <= estimate.low:
+    low, high = (estimate and estimate.ends) or (0.0, 0.0)
+    if high <= low:
         return otherwise
-    return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((estimate.high - estimate.low) / 2))))
+    return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((high - low) / 2))))
 
 
 def intervals(among: int) -> str:
@@ -79,11 +75,6 @@ def intervals(among: int) -> str:
     if among > 1:
         return f"95 % intervals, corrected for {among} comparisons at once"
     return "95 % intervals, for this comparison alone; more at once make them wider"
-
-
-def loss_margin(margin: float) -> str:
-    """How far losses may be apart and count as equal; a script's own may be tiny, or huge."""
-    return loss_gap(margin, "", "")
 
 
 def loss_gap(value: float, unit: str, sign: str = "+", decimals: int | None = None) -> str:
@@ -99,14 +90,6 @@ def loss_verdict(test: LossTest) -> str:
     """Return the result of a comparison of losses, with its margin or the reason for no result."""
     if test.reason:
         return f"{words(test.verdict)}: {test.reason}"
-    within = f" within {loss_margin(most)}" if test.verdict is Standing.EQUAL and (most := _farthest(test)) else ""
-    return f"{test.verdict}{within} (margin {loss_margin(test.margin)})"
-
-
-def _farthest(test: LossTest) -> float:
-    difference = test.difference
-    return (
-        0.0
-        if difference is None or difference.low is None or difference.high is None
-        else max(-difference.low, difference.high)
-    )
+    most = max(map(abs, (test.difference and test.difference.ends) or (0.0,)))
+    within = f" within {loss_gap(most, '', '')}" if test.verdict is Standing.EQUAL and most else ""
+    return f"{test.verdict}{within} (margin {loss_gap(test.margin, '', '')})"

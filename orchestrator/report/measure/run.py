@@ -136,6 +136,11 @@ class MeasuredRun(RunRow):
         return self.state == RunState.COMPLETED and not self.early
 
     @property
+    def counts(self) -> bool:
+        """Whether it may be compared: completed, and as the spec asks for it."""
+        return self.completed and not self.changed
+
+    @property
     def own_loss(self) -> bool:
         """Whether the user's own script reports the loss, in an unknown unit."""
         return bool(self.config.get("command"))

@@ -39,21 +39,18 @@ PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 def document_of(results: Results) -> dict[str, Any]:
     """Everything but the curves, ready for JSON."""
-    document: dict[str, Any] = strict(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "campaign": results.campaign.name,
-            **RunCounts.of(results.runs).document(),
-            "workloads": [_workload(one) for one in results.workloads],
-            "time_to_loss": [
-                {"condition": one.name, "loss": loss, "seconds": seconds} for one, loss, seconds in results.times
-            ],
-            "cost": asdict(results.cost),
-            "runs": [{**_run(run), **_origin(run)} for run in results.runs],
-            "failures": [asdict(failure) for run in results.runs for failure in run.failures],
-        }
-    )
-    return document
+    times = [{"condition": one.name, "loss": loss, "seconds": seconds} for one, loss, seconds in results.times]
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": results.campaign.name,
+        **RunCounts.of(results.runs).document(),
+        "workloads": [_workload(one) for one in results.workloads],
+        "time_to_loss": times,
+        "cost": asdict(results.cost),
+        "runs": [_run(run) for run in results.runs],
+        "failures": [asdict(failure) for run in results.runs for failure in run.failures],
+    }
+    return {name: strict(value) for name, value in document.items()}
 
 
 def recommendation_document(results: Results) -> dict[str, Any]:
@@ -199,23 +196,15 @@ def _estimate(estimate: Estimate | float | None) -> dict[str, Any] | float | Non
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:
-    parts = {name: dict(vars(value)) if (value := getattr(run, name)) else None for name in PARTS}
-    plain = {name: getattr(run, name) for name in RUN_FIELDS}
     return {
-        **plain,
-        "params": dict(run.params),
-        **parts,
+        **{name: getattr(run, name) for name in RUN_FIELDS},
+        "params": run.params,
+        **{name: dict(vars(value)) if (value := getattr(run, name)) else None for name in PARTS},
         "software": run.software,
-        "forwarded": dict(run.forwarded),
+        "forwarded": run.forwarded,
         "remarks": flags_of(run),
-    }
-
-
-def _origin(run: MeasuredRun) -> dict[str, Any]:
-    """Where a run was, and what its MFU was calculated from."""
-    return {
-        "nodes": list(run.hosts),
-        "machines": dict(run.machines),
+        "nodes": run.hosts,
+        "machines": run.machines,
         "mfu_inputs": {
             **{name: run.start.get(name) for name in ("parameters", "layers", "width")},
             **{name: run.start[name] for name in ("matrix_parameters", "attention_width") if name in run.start},

@@ -196,10 +196,8 @@ def _apart(one: BaselineComparison, digits: int) -> TableCell:
 
 
 def _loss_interval(one: BaselineComparison, digits: int) -> str:
-    found = one.loss.difference
-    if not found or found.low is None or found.high is None:
-        return ""
-    return " to ".join(difference(end, one.loss, one.loss_unit, digits=digits) for end in (found.low, found.high))
+    ends = (one.loss.difference and one.loss.difference.ends) or ()
+    return " to ".join(difference(end, one.loss, one.loss_unit, digits=digits) for end in ends)
 
 
 _MEMORY: Final[Mapping[str, Column]] = {
@@ -345,10 +343,10 @@ _BESIDE: Final = "trials of the search, follow-ups"
 
 def _follow_ups(results: Results) -> Section:
     """The last values that each follow-up reported."""
-    names = dict.fromkeys(name for one in results.follow_ups for name in one.figures)
+    names = dict.fromkeys(name for _, figures in results.follow_ups for name in figures)
     columns: dict[str, Callable[[Any], TableCell | str]] = {
-        "follow-up": lambda one: one.name,
-        "state": lambda one: str(one.state),
+        "follow-up": lambda one: one[0].name,
+        "state": lambda one: str(one[0].state),
         **{name: _figure_of(name) for name in names},
     }
     text = "Jobs of their own, after a run has completed: the last value of each metric."
@@ -356,7 +354,7 @@ def _follow_ups(results: Results) -> Section:
 
 
 def _figure_of(name: str) -> Callable[[Any], TableCell | str]:
-    return lambda one: TableCell(f"{one.figures[name]:.5g}", one.figures[name]) if name in one.figures else ""
+    return lambda one: TableCell(f"{one[1][name]:.5g}", one[1][name]) if name in one[1] else ""
 
 
 def _hours(results: Results) -> Section:

@@ -73,8 +73,8 @@ def _row(row: Row, looks: Looks, last: float, digits: int, *, loss_leads: bool) 
     loss = TableCell(gap)
     first, second = (replace(loss, mark="gap"), pace) if loss_leads else (pace, loss)
     if found and last > 0:
-        ends = (found.value if end is None else end for end in (found.value, found.low, found.high))
-        value, low, high = (max(0.0, end / last) for end in ends)
+        ends = found.ends or (found.value, found.value)
+        value, low, high = (max(0.0, end / last) for end in (found.value, *ends))
         first = replace(first, bar=(value, low, high), colour=looks[row.condition.name].colour)
     memory = TableCell(row.condition.text("mem_reserved_gb"))
     return (

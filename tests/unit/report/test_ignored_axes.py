@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.report.compare.ignored_axes import ignored
+from dscampaign.orchestrator.report.compare.workloads import ignored
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 
