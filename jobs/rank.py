@@ -8,6 +8,7 @@ rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
 
 import json
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -37,8 +38,9 @@ def main(argv: List[str]) -> None:
     _open_log()
     record = _Record()
     _take_place()
-    _restore_visible_devices()
-    _limit_memory()
+    limit = _int("CAMPAIGN_MEM_PER_PROCESS")
+    if limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     _begin_guard()
     record.config_was_read = _watch_config()
     record.heed_os_exit()
@@ -334,28 +336,13 @@ def _take_place() -> None:
         for name, own in (("SLURM_PROCID", "RANK"), ("SLURM_LOCALID", "LOCAL_RANK")):
             if own in os.environ:
                 os.environ.setdefault(name, os.environ[own])
-
-
-def _restore_visible_devices() -> None:
-    """The launcher numbers devices from 0; on a shared node Slurm gave us others."""
-    devices = os.environ.get("CAMPAIGN_VISIBLE_DEVICES")
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    if os.environ.get("CAMPAIGN_VISIBLE_DEVICES"):  # the launcher numbers devices from 0; on a shared node they differ
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["CAMPAIGN_VISIBLE_DEVICES"]
 
 
 def _limits() -> List[Tuple[str, int]]:
-    import resource
-
     soft = [(name, resource.getrlimit(getattr(resource, name))[0]) for name in ("RLIMIT_AS", "RLIMIT_DATA")]
     return [(name, limit) for name, limit in soft if limit != resource.RLIM_INFINITY]
-
-
-def _limit_memory() -> None:
-    limit = _int("CAMPAIGN_MEM_PER_PROCESS")
-    if limit:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _begin_guard() -> None:

@@ -22,10 +22,9 @@ from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.forward.processes import Forwarders
 from dscampaign.jobs.shared import checkpoint_retention, spool_steps
 from dscampaign.jobs.shared.code_copy import DamagedCopy
-from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
-from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
+from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence

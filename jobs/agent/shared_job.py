@@ -21,8 +21,16 @@ from typing import Any, Final
 from dscampaign.files.atomic_files import read_json
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_private
-from dscampaign.jobs.shared.job_array import is_closed, read_array
-from dscampaign.jobs.shared.job_record import EARLY_S, JobRecord, StepEnd, job_record, joining_prefix, run_log
+from dscampaign.jobs.shared.job_array import (
+    EARLY_S,
+    JobRecord,
+    StepEnd,
+    is_closed,
+    job_record,
+    joining_prefix,
+    read_array,
+    run_log,
+)
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 
 from .agent import EXIT_FAILED

@@ -18,10 +18,9 @@ from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.job_array import read_payload
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
-from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
+from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 
 from . import script_checkpoints
 from .node import POLL_S, Node, Start, free_port, join

@@ -1,4 +1,4 @@
-"""The files of a job array: the payloads of its tasks, and the tasks that no job may begin any more.
+"""The files of a job array: payloads, tasks that no job may begin any more, and records of jobs of several attempts.
 
 The first line of the payloads has the offset of each task's line; the second the fields that all tasks share.
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BufferedReader, FileIO
 from itertools import accumulate
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any, Final
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import open_private
 
+from .documents import Document, Number, Time, Whole
 from .layout import closed_file
 from .payload import Payload
 
+EARLY_S = 60.0  # how early Slurm may send the signal to stop, by sbatch's manual
 _OFFSETS: Final = "offsets"
 
 
@@ -94,3 +97,46 @@ def is_closed(batch: Path, task: int) -> bool:
     except FileNotFoundError:  # an array of an earlier version, of which no task was closed
         return False
     return str(task).encode() in lines
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """The end of an attempt's step, in a job that went on; `closed`: the attempt was to end."""
+
+    exit: Number
+    ended_s: Time
+    out_of_memory: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class JobRecord(Document):
+    """The attempts whose agents a job started, how they ended, and attempts that it will not begin, for a `reason`.
+
+    The job's own end is that of any that has begun and not ended.
+    """
+
+    begun: tuple[Whole, ...] = ()
+    ended: Mapping[int, StepEnd] = field(default_factory=dict)
+    returned: tuple[Whole, ...] = ()
+    reason: str = ""
+
+
+def job_record(batch: Path, job_id: str) -> Path:
+    """Return the path of a job's record."""
+    return batch / f"job-{job_id}.json"
+
+
+def joining(batch: Path, task: int, token: str) -> Path:
+    """Return the path of the file that has the running job of a task take another submission's attempts."""
+    return batch / f"{joining_prefix(task)}{token}"
+
+
+def joining_prefix(task: int) -> str:
+    """Return the beginning of that file's name; the token follows."""
+    return f"joins-{task}-"
+
+
+def run_log(batch: Path, job_id: str, index: int, stream: str) -> Path:
+    """Return the path of what the agents of an attempt print (`out`, `err`)."""
+    return batch / f"{job_id}_run{index}_log.{stream}"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from dscampaign.files.atomic_files import write_atomically
 
@@ -165,3 +165,24 @@ class Payload(Document):
             return decode(cls, raw)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An attempt of a submission, by the field names of claims, starts and outcomes.
+
+    A store that was lost may give a generation again.
+    """
+
+    token: str
+    config_hash: str
+    generation: int
+
+    @classmethod
+    def of(cls, attempt: Any) -> Self:
+        """Return the identity of a payload, or of an attempt in the store."""
+        return cls(attempt.token, attempt.config_hash, attempt.generation)
+
+    def owns(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a record may be this attempt's. Records of earlier versions have fewer fields."""
+        return all(record.get(name) in (None, "", 0, value) for name, value in asdict(self).items())

@@ -145,7 +145,7 @@ def to_come_bytes(engine: Any) -> int:
 
 def _gradient_bytes(engine: Any) -> int:
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
-    whole = sum(whole_shape(p).numel() * p.element_size() for p in parameters)
+    whole: int = sum(whole_shape(p).numel() * p.element_size() for p in parameters)
     if engine.zero_optimization_stage() >= 2:
         return 0 if _states_on_host(engine) else whole // getattr(engine, "dp_world_size", dist.get_world_size())
     return whole

@@ -22,7 +22,7 @@ from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.rows import StoredDocument
 from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.code_copy import LIVE
-from dscampaign.jobs.shared.job_record import EARLY_S
+from dscampaign.jobs.shared.job_array import EARLY_S
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.spec import batch_size

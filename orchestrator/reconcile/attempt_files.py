@@ -20,8 +20,8 @@ from dscampaign.files.atomic_files import create_exclusively, read_json
 from dscampaign.files.private_files import concerns_one_file, make_below, open_regular
 from dscampaign.jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from dscampaign.jobs.shared.documents import Unreadable
-from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Identity
 from dscampaign.orchestrator.executors.job_request import attempt_paths
 
 AGENT_LOG_LINES = 40

@@ -17,8 +17,8 @@ from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent.evidence import NodeOutcome
-from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload import Identity
 from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Executor

@@ -24,9 +24,9 @@ from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared import checkpoint, spool_steps
 from dscampaign.jobs.shared.code_copy import CopyPaths
 from dscampaign.jobs.shared.divergence import diverged
-from dscampaign.jobs.shared.identity import Identity
-from dscampaign.jobs.shared.job_record import JobRecord, job_record, run_log
+from dscampaign.jobs.shared.job_array import JobRecord, job_record, run_log
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload import Identity
 from dscampaign.jobs.shared.state_layout import arrangement
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable

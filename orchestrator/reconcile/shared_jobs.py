@@ -7,7 +7,7 @@ from typing import Any
 
 from dscampaign.db.records import AttemptRow
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE, NodeOutcome
-from dscampaign.jobs.shared.job_record import JobRecord
+from dscampaign.jobs.shared.job_array import JobRecord
 from dscampaign.orchestrator.executors.base import JobView
 
 from .snapshot import JobShare

@@ -28,8 +28,7 @@ from dscampaign.files import ours
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.job_array import make_closed, write_payloads
-from dscampaign.jobs.shared.job_record import joining
+from dscampaign.jobs.shared.job_array import joining, make_closed, write_payloads
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable

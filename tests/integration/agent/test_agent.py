@@ -22,7 +22,7 @@ from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared import checkpoint
-from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.payload import Identity
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
@@ -68,28 +68,6 @@ def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
     start = Start.read(attempt.paths.started)
     assert start is not None
     assert Identity.of(found) == Identity.of(start) == Identity.of(attempt.payload)
-
-
-@pytest.mark.parametrize("chosen", ["by us", "by the user"])
-def test_only_in_our_own_folder_is_a_killed_build_s_lock_removed(
-    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
-) -> None:
-    ours = tmp_path / f"dscampaign-{os.geteuid()}"
-    ours.mkdir(mode=0o700)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    folder = ours / "extensions"
-    if chosen == "by the user":
-        folder = tmp_path / "extensions"
-        attempt.change(env={"TORCH_EXTENSIONS_DIR": str(folder)})
-    lock = folder / "cpu_adam" / "lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    attempt.script(f"""
-        assert os.environ["TORCH_EXTENSIONS_DIR"] == {str(folder)!r}
-        sys.exit(3 if os.path.exists({str(lock)!r}) else 0)
-    """)
-    assert (attempt.run() != 0) == lock.exists() == (chosen == "by the user")
 
 
 def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:

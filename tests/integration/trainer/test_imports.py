@@ -5,7 +5,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,10 +24,7 @@ def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.training
-@pytest.mark.parametrize("changes", [{"zero_stage": 2, "precision": "bf16"}, {"zero_stage": 1}, {"zero_stage": 3}])
-def test_a_rank_that_compiles_nothing_does_not_load_the_compiler(
-    changes: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_rank_that_compiles_nothing_does_not_load_the_compiler(data_dir: Path, tmp_path: Path) -> None:
     """DeepSpeed would, to see whether the optimizer is Muon."""
     script = tmp_path / "train.py"
     script.write_text("""
@@ -41,7 +37,7 @@ print("LOADED", [name in sys.modules for name in names])
 leave_process_group()
 """)
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    environment = Attempt(tmp_path / "run").prepare(data_dir, world_size=1, steps=1, **changes)
+    environment = Attempt(tmp_path / "run").prepare(data_dir, world_size=1, steps=1, zero_stage=3)
     alone = {**os.environ, **environment, **ranks}
     done = subprocess.run([sys.executable, script], env=alone, capture_output=True, text=True, check=True)
     assert "LOADED [True, False]" in done.stdout

@@ -10,8 +10,7 @@ import pytest
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.shared_job import AttemptQueue, lane_options
-from dscampaign.jobs.shared.job_array import close_tasks, make_closed
-from dscampaign.jobs.shared.job_record import JobRecord, job_record
+from dscampaign.jobs.shared.job_array import JobRecord, close_tasks, job_record, make_closed
 from dscampaign.jobs.shared.layout import AttemptPaths
 
 JOB = "7_0"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.jobs.shared.job_record import JobRecord, StepEnd
+from dscampaign.jobs.shared.job_array import JobRecord, StepEnd
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.job_request import shared_jobs
 from dscampaign.orchestrator.failures.policy import FailureClass
