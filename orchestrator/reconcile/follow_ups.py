@@ -8,6 +8,7 @@ from typing import Any
 from dscampaign.db import open_runs, queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
+from dscampaign.jobs.agent.script_checkpoints import newest as newest_of_script
 from dscampaign.jobs.shared.checkpoint import newest_first
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.executors.job_request import run_config
@@ -55,9 +56,10 @@ def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) ->
 
 
 def _checkpoint_of(paths: CampaignPaths, row: RunRow) -> str:
-    """Return the newest checkpoint of a run; its folder if it has none."""
+    """Return the newest checkpoint of a run, of the trainer or of its script; its folder if it has none."""
     run = paths.run(row.name)
-    return str(next(iter(newest_first(run.checkpoints(row.config_hash))), run.dir))
+    folder = run.checkpoints(row.config_hash)
+    return str(next(iter(newest_first(folder)), "") or newest_of_script(folder, lambda *_: None) or run.dir)
 
 
 def follow_ups_of(

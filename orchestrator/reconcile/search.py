@@ -250,9 +250,12 @@ def _finish(state: SearchState, template: TrialTemplate, step: SearchStep, *, us
         step.promoted = [(run.row, _next_rung(run, template)) for run in top[:1]]
         step.pruned = [(row, reason) for row, reason in step.pruned if all(row.id != run.row.id for run in top[:1])]
         return
+    waiting = _at_rungs(state) if state.search.halving else []
+    waiting.sort(key=lambda run: (-_step(run.row), _cost(state, run, _step(run.row)), run.number))
+    ordered = [(trial.number, trial.params) for trial in best] + [(run.number, run.row.params) for run in waiting]
     confirm = state.search.confirm
-    for trial in best[: confirm.top]:
-        runs = [template.confirmation(trial.number, trial.params, repeat) for repeat in range(confirm.repeats)]
+    for number, params in ordered[: confirm.top]:
+        runs = [template.confirmation(number, params, repeat) for repeat in range(confirm.repeats)]
         step.new += [run for run in runs if run.name not in state.confirmed]
 
 

@@ -73,7 +73,8 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
         assert done.steps(run.name) == list(range(1, (run.target_step or 0) + 1))
     whole = sorted((run for run in small if run.target_step == 15), key=lambda run: abs(run.params["rate"] - 0.3))
     confirmed = {run.name for run in done.runs.values() if run.stage is Stage.FULL}
-    assert confirmed == {f"{run.name}-confirm" for run in whole[:2]}
+    assert {f"{run.name}-confirm" for run in whole[:2]} <= confirmed
+    assert len(confirmed) == 2
     follow_ups = {run.name: run for run in done.runs.values() if run.stage is Stage.THEN}
     assert follow_ups.keys() == {f"{name}-eval" for name in confirmed}
     assert {run.state for run in follow_ups.values()} == {RunState.COMPLETED}

@@ -55,6 +55,9 @@ def test_a_completed_run_has_one_follow_up(store: Store, tmp_path: Path) -> None
     runs = runs_of(store, campaign)
     saved = paths.run("rate-0.1-r1").checkpoints(runs["rate-0.1-r1"].config_hash) / "g0001-step00000010"
     saved.mkdir(parents=True)
+    of_script = paths.run("rate-0.2").checkpoints(runs["rate-0.2"].config_hash) / "step_10.pt"
+    of_script.parent.mkdir(parents=True)
+    of_script.write_text("state")
     with store.write() as conn:
         queries.update_run(conn, runs["rate-0.1-r1"].id, state=RunState.COMPLETED)
         queries.update_run(conn, runs["rate-0.2"].id, state=RunState.COMPLETED)
@@ -66,7 +69,7 @@ def test_a_completed_run_has_one_follow_up(store: Store, tmp_path: Path) -> None
     assert added.keys() == {"rate-0.1-eval-r1", "rate-0.2-eval"}
     script, *arguments = added["rate-0.1-eval-r1"].config["command"]
     assert (Path(script).name, arguments) == ("eval.py", ["--weights", str(saved), "0.1", "rate-0.1-r1"])
-    assert added["rate-0.2-eval"].config["command"][2] == str(paths.run("rate-0.2").dir)
+    assert added["rate-0.2-eval"].config["command"][2] == str(of_script)
     assert {run.config["launcher"] for run in added.values()} == {"python"}
     assert {run.target_step for run in added.values()} == {None}
     with store.read() as conn:
