@@ -46,12 +46,9 @@ class Campaign:
     """A campaign of the store, or a spec that is to become one.
 
     Make one with `from_yaml` or `open`. Every method reads the store anew, and raises the errors of the command of its
-    name:
-
-    - `UserError`, with `message`, `hint` and `exit_code`; for a spec `SpecError`, whose `problems` have file, line,
-      column and field.
-    - `StoreError`, with `message` and `hint`: The database does not exist, does not respond (`retryable`), or belongs
-      to another version.
+    name: `UserError`, with `message`, `hint` and `exit_code`; for a spec `SpecError`, whose `problems` have file, line,
+    column and field; `StoreError` if the database does not exist, does not respond (`retryable`), or belongs to another
+    version.
     """
 
     def __init__(self, name: str, location: Location, submission: Submission | None = None) -> None:
@@ -67,16 +64,10 @@ class Campaign:
         store: str | None = None,
         dir: StrPath | None = None,
     ) -> Self:
-        """Read and check a spec, as `campaign validate`.
+        """Read and check a spec, as `campaign validate`: a YAML file, or its content as a mapping.
 
-        Args:
-            spec: A YAML file, or its content as a mapping; relative paths in a mapping start in the present folder.
-            sets: Values that replace those of the spec, as `train.steps=10`.
-            store: Database URL, as `--store`.
-            dir: Shared folder, as `--dir`.
-
-        Raises:
-            SpecError: With all errors of the spec.
+        Relative paths in a mapping start in the present folder. `sets` replace values of the spec, as `train.steps=10`;
+        `store` and `dir` are those of the command line. Raises SpecError with all errors of the spec.
         """
         source = spec if isinstance(spec, Mapping) else Path(spec)
         sets = _texts(*([sets] if isinstance(sets, str) else sets))
@@ -85,12 +76,9 @@ class Campaign:
 
     @classmethod
     def open(cls, name: StrPath | None = None, *, store: str | None = None, dir: StrPath | None = None) -> Self:
-        """Open a campaign of the store.
+        """Open a campaign of the store, by its name or its spec file; it may be left out if there is only one.
 
-        Args:
-            name: The campaign or its spec file; optional if the store has only one campaign.
-            store: Database URL, as `--store`.
-            dir: Shared folder, as `--dir`.
+        `store` and `dir` are those of the command line.
         """
         location = locate(PlaceOptions(dir, store), [name])
         return cls(find(location.open(), location.name).name, location)
@@ -114,14 +102,9 @@ class Campaign:
     def submit(self, *, yes: bool = False, detach: bool | None = None) -> CampaignStatus:
         """Submit the runs of the spec that are not in the store yet; return the status after one pass.
 
-        Args:
-            yes: Submit also if it ends runs or is larger than `ask_above_runs` or `ask_above_gpu_hours`.
-            detach: Leave retries to a job, or on this host to a process; False leaves them to `wait`. Default: to a
-                job, if the store can be opened there.
-
-        Raises:
-            UserError: Without `yes`, for one of these reasons; or Slurm would refuse a job. Nothing was submitted.
-            SpecError: The command has mistakes.
+        Without `yes`, raises UserError if it ends runs or is larger than `ask_above_runs` or `ask_above_gpu_hours`. By
+        default, leaves retries to a job if the store can be opened there. `detach` leaves them to a job, or on this
+        host to a process; False leaves them to `wait`. If Slurm would refuse a job, nothing is submitted.
         """
         proposal = Proposal(self._spec, self._location)
         _require(proposal.doubt, yes=yes)
@@ -130,14 +113,9 @@ class Campaign:
     def wait(self, *, progress: bool = True, timeout: float | None = None) -> CampaignStatus:
         """Run passes until every run is settled: failed runs are retried, interrupted runs resume.
 
-        Args:
-            progress: Print the number of runs in each state on standard error whenever it changes, and obstacles such
-                as a store that does not respond.
-            timeout: Seconds to wait at most.
-
-        Raises:
-            TimeoutError: Not every run is settled; the jobs keep running, and another `wait` continues.
-            Unreachable: Slurm or the shared folder did not respond to the first pass.
+        With `progress`, prints the number of runs in each state on standard error whenever it changes, and obstacles
+        such as a store that does not respond. Raises TimeoutError after `timeout` seconds: the jobs keep running, and
+        another `wait` continues; Unreachable if Slurm or the shared folder did not respond to the first pass.
         """
         end_s = None if timeout is None else time.monotonic() + timeout
 
@@ -189,9 +167,8 @@ class Campaign:
     def recommend(self, *, baseline: str | None = None, by: str | None = None) -> Recommendation:
         """Return the recommended configuration, and all conditions, best first.
 
-        Args:
-            baseline: Condition to compare with. Default: that of the spec, else ddp, else the first.
-            by: `speed`, `loss`, `memory`, `energy` or `time-to-loss`. Default: that of the spec.
+        `baseline` is a condition, by default that of the spec, else ddp, else the first; `by` is `speed`, `loss`,
+        `memory`, `energy` or `time-to-loss`, by default that of the spec.
         """
         if by is not None and by not in tuple(Objective):
             raise UserError(f"no objective named {by}", f"one of: {', '.join(Objective)}")
@@ -230,9 +207,7 @@ class Campaign:
     def retry(self, *runs: str, yes: bool = False, detach: bool | None = None) -> CampaignStatus:
         """Retry runs with these names or patterns, or all that failed or are held; return the status after a pass.
 
-        Args:
-            yes: Retry also if it is larger than `ask_above_runs` or `ask_above_gpu_hours`.
-            detach: As of `submit`.
+        `yes` and `detach` are those of `submit`.
         """
         store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)

@@ -36,17 +36,10 @@ _EXPONENT: Final = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
 def read_submission(
     spec: Path | Mapping[str, Any], sets: Sequence[str], place: PlaceOptions, tell: Callable[[str], None]
 ) -> tuple[Submission, Location]:
-    """Read, check and expand a spec, and find its campaign.
+    """Read, check and expand a spec, a file or its content, and find its campaign.
 
-    Args:
-        spec: A file, or its content.
-        sets: Values that replace those of the spec, as `train.steps=10`.
-        place: The shared folder and the store, if they are not those of the spec.
-        tell: Gets a line for each remark, and for each check that takes a while.
-
-    Raises:
-        SpecError: With all errors of the spec.
-        UserError: The spec or a configuration file cannot be read.
+    `sets` replace values of the spec, as `train.steps=10`; `tell` gets a line for each remark, and for each check that
+    takes a while. Raises SpecError with all errors of the spec, and UserError for a file that cannot be read.
     """
     path, source = (spec, read_text(spec)) if isinstance(spec, Path) else (UNNAMED, _text_of(spec))
     check_options = OptionChecks(tell)
@@ -89,10 +82,8 @@ def _with_numbers(value: Any) -> Any:
 class Proposal:
     """A submission beside its campaign: `plan` is its effect.
 
-    Raises:
-        UserError: The spec contradicts the campaign, its folder cannot be used, or Slurm would refuse a job.
-        SpecError: Its command has mistakes.
-        StoreError: The store cannot be read or written.
+    Raises UserError if the spec contradicts the campaign, its folder cannot be used, or Slurm would refuse a job,
+    SpecError if its command has mistakes, and StoreError if the store cannot be read or written.
     """
 
     def __init__(self, submission: Submission, location: Location) -> None:
