@@ -19,7 +19,6 @@ from dscampaign.orchestrator.formatting import clean, count, printable, size, so
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
 from .console import campaign_argument, echo_err, echo_next, echo_page, names, progress_shown, store_options, verb
-from .report import results_of_campaign
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
@@ -131,25 +130,25 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         from statistics import median
 
         from dscampaign.db import queries
+        from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.promotion import promote as make
+        from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.report.compare.conditions import condition_named
 
-        opened, results = results_of_campaign(name, None, place)
-        chosen = (
-            condition_named(condition, results.conditions, results.campaign.name)
-            if condition
-            else _recommended(results)
-        )
+        opened, campaign = open_campaign(place, name)
+        results = measured(opened, campaign)
+        named = condition and condition_named(condition, results.conditions, campaign.name)
+        chosen = named or _recommended(results)
         with opened.read() as conn:
-            row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)
+            row = queries.run_by_name(conn, campaign.id, chosen.runs[0].name)
         assert row is not None
-        beside = Path(results.campaign.provenance.get("spec", "")).parent
-        out = (output or beside / f"{results.campaign.name}-{steps}-steps.yaml").absolute()
+        beside = Path(campaign.provenance.get("spec", "")).parent
+        out = (output or beside / f"{campaign.name}-{steps}-steps.yaml").absolute()
         check_folder_of(out)
         if out.exists():
             raise UserError(f"{out} already exists", "name another file: --output FILE")
         times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
-        promotion = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
+        promotion = make(campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
         with whole_file(out) as stream:
             stream.write(promotion.text)
     shown = os.path.relpath(out)

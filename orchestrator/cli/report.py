@@ -18,7 +18,6 @@ from dscampaign.orchestrator.spec.objective import Objective
 from . import console
 
 if TYPE_CHECKING:
-    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.status import CampaignStatus
     from dscampaign.orchestrator.report.compare.results import Results
 
@@ -114,11 +113,14 @@ def recommend(
       campaign recommend sweep --by loss
     """
     with needs_the_extra(), console.progress_shown(quiet=as_json):
+        from dscampaign.orchestrator.api.results import measured
+        from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.pages.report import answers_page
         from dscampaign.orchestrator.report.page.data import recommendation_document
         from dscampaign.orchestrator.report.page.write import rendered_configs
 
-        opened, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
+        opened, campaign = open_campaign(place, name)
+        results = measured(opened, campaign, baseline, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
         console.echo_either(
             as_json,
@@ -168,17 +170,6 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
     if LimitOutcome.FAILED in outcomes:
         return EXIT_FAILED
     return EXIT_UNDECIDED if LimitOutcome.UNDECIDED in outcomes else EXIT_OK
-
-
-def results_of_campaign(
-    name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
-) -> tuple[Store, Results]:
-    """Open a campaign and compare its runs; raise UserError if the baseline does not exist."""
-    from dscampaign.orchestrator.api.results import measured
-    from dscampaign.orchestrator.campaign.selection import open_campaign
-
-    opened, campaign = open_campaign(place, name)
-    return opened, measured(opened, campaign, baseline, by)
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from dscampaign.orchestrator.pages.status import notes
 from dscampaign.orchestrator.report.page import charts
 from dscampaign.orchestrator.report.page.curves import POINTS, Curves, short
 from dscampaign.orchestrator.report.page.elements import Chart
-from dscampaign.orchestrator.report.page.looks import COLOURS, OTHERS, REST, Look, looks_of
-from dscampaign.orchestrator.report.page.render import CONFIG
+from dscampaign.orchestrator.report.page.looks import COLOURS, GREY, OTHERS, REST, Look, looks_of
+from dscampaign.orchestrator.report.page.render import CONFIG, page_from, template
 
 from .model import CHART, LATEST, Changes, LiveStore
 
@@ -273,3 +273,19 @@ def log_document(
 def _redrawn(text: str) -> str:
     """Return the text as a terminal shows it: of a line that was drawn again, the last."""
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+@cache
+def _parts() -> tuple[str, str]:
+    colours = "".join(f".spark .k{n} {{ stroke: {paint}; }}" for n, paint in enumerate((*COLOURS, GREY)))
+    return f"{template('report.css')}{template('live.css')}{colours}", template("live.js")
+
+
+def page_of(title: str, data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the page of a campaign, or of all, and the content security policy that it needs.
+
+    For `data` see `live.js`. With `live` it follows the server, else it has all that it shows.
+    """
+    connects = "connect-src 'self'; " if data["live"] else ""
+    values: dict[str, Any] = {"title": title, "data": {**data, "specs": curve_specs()}}
+    return page_from("live.html", *_parts(), connects, **values)

@@ -27,9 +27,7 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean
 
 from . import documents
-from .documents import dumps
 from .model import EVENTS, LiveStore
-from .page import page_of
 
 LOOPBACK: Final = "127.0.0.1"
 POLL_S: Final = 2.0
@@ -103,8 +101,8 @@ class Pages:
         }
         if chosen is not None:
             data |= self.news(chosen, 0, 0)
-        page = page_of(clean(chosen or "campaigns"), data)
-        return HTMLResponse(page.html, headers={"Content-Security-Policy": f"{page.policy}; frame-ancestors 'none'"})
+        html, policy = documents.page_of(clean(chosen or "campaigns"), data)
+        return HTMLResponse(html, headers={"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
 
     def news(self, campaign: str, since: int, event: int) -> dict[str, Any]:
         """Return what changed in a campaign since a version and an event."""
@@ -158,16 +156,16 @@ class Pages:
         while True:
             try:
                 if campaign is None:
-                    now = dumps(
+                    now = documents.dumps(
                         {"campaigns": documents.campaigns_document(await run_in_threadpool(self._live.campaigns))}
                     )
                 else:
                     news = await run_in_threadpool(self.news, campaign, version, event)
                     version = news.pop("version")
                     event = news["events"][-1][0] if news["events"] else event
-                    now = dumps(news)
+                    now = documents.dumps(news)
             except (UserError, *AWAY) as error:
-                now = dumps({"trouble": str(error)})
+                now = documents.dumps({"trouble": str(error)})
             yield ": still here\n\n" if now == before else f"id: {version}-{event}\ndata: {now}\n\n"
             before = now
             await asyncio.sleep(POLL_S)
@@ -178,7 +176,7 @@ def _campaign(request: Request) -> str | None:
 
 
 def _json(document: Any) -> Response:
-    return Response(dumps(document), media_type="application/json")
+    return Response(documents.dumps(document), media_type="application/json")
 
 
 def _failed(status: int) -> Callable[[Request, Exception], Response]:

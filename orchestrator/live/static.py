@@ -13,7 +13,6 @@ from dscampaign.orchestrator.user_files import refuse_links_of_others, whole_fil
 
 from . import documents
 from .model import LiveStore
-from .page import page_of
 
 _MARK: Final = ".campaign-serve"
 """A file in each folder that this made, with the names of its pages."""
@@ -80,5 +79,5 @@ def _campaign(live: LiveStore, name: str) -> dict[str, Any]:
 def _write(folder: Path, name: str, title: str, data: dict[str, Any], names: IO[str]) -> Path:
     names.write(f"{name}\n")
     with whole_file(folder / name) as stream:
-        stream.write(page_of(title, data).html)
+        stream.write(documents.page_of(title, data)[0])
     return folder / name

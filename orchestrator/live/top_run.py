@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable
+from io import IncrementalNewlineDecoder
 from typing import ClassVar
 
 from rich.text import Text
@@ -171,15 +172,13 @@ class _Lines:
     """Hands the bytes of a log to the screen as text: of a progress bar each state is a line."""
 
     def __init__(self, screen: RunScreen) -> None:
-        self._screen, self._parts = screen, list[str]()
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._screen = screen
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = IncrementalNewlineDecoder(decoder, translate=True)
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes."""
-        self._parts.append(self._decoder.decode(data))
+        """Show the next bytes."""
+        self._screen.post_message(Loaded("log", printable(self._decoder.decode(data))))
 
     def flush(self) -> None:
-        """Show them."""
-        text, self._parts = "".join(self._parts), []
-        if text:
-            self._screen.post_message(Loaded("log", printable(text.replace("\r\n", "\n").replace("\r", "\n"))))
+        """Do nothing: all is shown."""
