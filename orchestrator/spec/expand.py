@@ -196,17 +196,19 @@ def run_of(
     name: str = "",
 ) -> Run:
     """Return a run of a point; without a name it has one of its values, unlike those of others."""
-    if config.command is not None and (findings := list(placeholders.without_text(config, point))):
+    is_own = config.command is not None
+    if is_own and (findings := list(placeholders.without_text(config, point))):
         raise InvalidSpec(findings)
     if repeat:
         train = config.train.model_copy(update={"seed": config.train.seed + repeat})
         config = config.model_copy(update={"train": train})
-    values = placeholders.values_of(config, point, repeat)
-    nameless = placeholders.fill(config, values)
+    values = placeholders.values_of(config, point, repeat) if is_own else {}
+    nameless = placeholders.fill(config, values) if is_own else config
     digest = _config_hash(nameless, point, local_gpus)
     suffix = f"-r{repeat}" if repeat else ""
     name = name or run_name(point.labels, suffix, digest, others)
-    config = placeholders.fill(config, values | {"run": name}) if "run" in placeholders.used(config) else nameless
+    is_named = is_own and "run" in placeholders.used(config)
+    config = placeholders.fill(config, values | {"run": name}) if is_named else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
     micro_batch, accumulation = _batch(config, world_size)
