@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .field_types import Scalar
@@ -33,14 +33,14 @@ _SMALL: Final = 10_000
 
 
 class TrialOutcome(Enum):
-    """The outcome of a trial for its sampler."""
+    """The outcome of a trial for its sampler: the name of its state in Optuna."""
 
-    OPEN = auto()
-    MEASURED = auto()
-    PRUNED = auto()
-    INFEASIBLE = auto()
-    """It cannot be trained, or exceeds a bound."""
-    FAILED = auto()
+    OPEN = "RUNNING"
+    MEASURED = "COMPLETE"
+    PRUNED = "PRUNED"
+    INFEASIBLE = "INFEASIBLE"
+    """It cannot be trained, or exceeds a bound: complete for a sampler, with a constraint that marks it."""
+    FAILED = "FAIL"
     """It says nothing about its parameters."""
 
 
@@ -111,19 +111,15 @@ def study_of(search: SearchConfig, trials: Sequence[Trial], sampler: Any = None)
 def _frozen(trial: Trial, space: Mapping[str, BaseDistribution], worst: Sequence[float]) -> optuna.trial.FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    own: dict[str, Any] = {"params": dict(trial.params), "distributions": dict(space)}
-    match trial.outcome:
-        case TrialOutcome.MEASURED:
-            own |= {"state": TrialState.COMPLETE, "values": list(trial.values), "constraints": {"bounds": 0.0}}
-        case TrialOutcome.INFEASIBLE:  # samplers look at complete trials only; its constraint marks it
-            own |= {"state": TrialState.COMPLETE, "values": list(worst), "constraints": {"bounds": trial.excess}}
-        case TrialOutcome.PRUNED:
-            own |= {"state": TrialState.PRUNED}
-        case TrialOutcome.OPEN:
-            own |= {"state": TrialState.RUNNING}
-        case TrialOutcome.FAILED:
-            own |= {"state": TrialState.FAIL}
-    return create_trial(**own, intermediate_values=dict(trial.rungs))
+    outcome = trial.outcome
+    own: dict[str, Any] = {"intermediate_values": dict(trial.rungs)}
+    values = worst if outcome is TrialOutcome.INFEASIBLE else trial.values
+    if outcome in (TrialOutcome.MEASURED, TrialOutcome.INFEASIBLE):
+        state = TrialState.COMPLETE
+        own |= {"values": list(values), "constraints": {"bounds": trial.excess}}
+    else:
+        state = TrialState[outcome.value]
+    return create_trial(state=state, params=dict(trial.params), distributions=dict(space), **own)
 
 
 def _worst(search: SearchConfig, trials: Sequence[Trial]) -> list[float]:
@@ -135,18 +131,14 @@ def _worst(search: SearchConfig, trials: Sequence[Trial]) -> list[float]:
 def _space(search: SearchConfig) -> dict[str, BaseDistribution]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    space: dict[str, BaseDistribution] = {}
-    for key in search.parameters:
-        kind, given = search.distribution(key)
-        match kind:
-            case "choice":
-                space[short_name(key)] = CategoricalDistribution(given)
-            case "int":
-                space[short_name(key)] = IntDistribution(*given)
-            case _:
-                low, high = given
-                space[short_name(key)] = FloatDistribution(low, high, log=kind == "log_uniform")
-    return space
+    make: dict[str, Callable[[Any], BaseDistribution]] = {
+        "choice": CategoricalDistribution,
+        "int": lambda ends: IntDistribution(*ends),
+        "uniform": lambda ends: FloatDistribution(*ends),
+        "log_uniform": lambda ends: FloatDistribution(ends[0], ends[1], log=True),
+    }
+    kinds = {short_name(key): search.distribution(key) for key in search.parameters}
+    return {name: make[kind](given) for name, (kind, given) in kinds.items()}
 
 
 def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: int) -> dict[str, Scalar]:
