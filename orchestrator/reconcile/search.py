@@ -20,6 +20,7 @@ from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.formatting import figure
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.objective import value_of
 from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first
@@ -291,8 +292,8 @@ def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
         waiting = {run.row.id for run in _at_rungs(state) if _step(run.row) == step}
         for place, run in enumerate(reached):
             if run.row.id in waiting:
-                figure = f"{state.search.objective[0]} {run.as_trial(state.last).rungs[step]:.5g}"
-                yield run, place < most, f"{figure} is number {place + 1} of {len(reached)} at step {step:,}"
+                value = f"{state.search.objective[0]} {figure(run.as_trial(state.last).rungs[step], 5)}"
+                yield run, place < most, f"{value} is number {place + 1} of {len(reached)} at step {step:,}"
 
 
 def _next_rung(run: TrialRun, template: TrialTemplate) -> Run:
@@ -326,7 +327,7 @@ def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step
 def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
     for run, values, excess in step.measured:
         pairs = zip(state.search.objective, values, strict=True)
-        text = ", ".join(f"{name} {'unknown' if value is None else f'{value:.5g}'}" for name, value in pairs)
+        text = ", ".join(f"{name} {'unknown' if value is None else figure(value, 5)}" for name, value in pairs)
         data = {"step": _step(run.row), "values": values, "excess": excess}
         yield queries.NewEvent(MEASURED, f"trial {run.number}: {text}", run.row.id, data=data)
     for row, longer in step.promoted:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.status import no_metrics
 from dscampaign.orchestrator.failures.groups import alike, cause
-from dscampaign.orchestrator.formatting import count, duration, loss_number, short_number, some, words
+from dscampaign.orchestrator.formatting import count, duration, figure, loss_number, short_number, some, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.ranking import pace
@@ -354,7 +354,7 @@ def _follow_ups(results: Results) -> Section:
 
 
 def _figure_of(name: str) -> Callable[[Any], TableCell | str]:
-    return lambda one: TableCell(f"{one[1][name]:.5g}", one[1][name]) if name in one[1] else ""
+    return lambda one: TableCell(figure(one[1][name], 5), one[1][name]) if name in one[1] else ""
 
 
 def _hours(results: Results) -> Section:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import altair as alt
 
 from dscampaign.orchestrator.campaign.titles import value_text
-from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.formatting import count, figure
 from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.spec.matrix import short_name
@@ -52,7 +52,7 @@ def _sentence(state: SearchState, ranked: Sequence[Trial]) -> str:
         front = [trial for trial in ranked if trial.number in _front(search, ranked)]
         text += f" No other beats {count(len(front), 'trial')} in {' and '.join(search.objective)}."
     elif ranked:
-        text += f" Best {search.objective[0]}: {ranked[0].values[0]:.5g}, trial {ranked[0].number}."
+        text += f" Best {search.objective[0]}: {figure(ranked[0].values[0], 5)}, trial {ranked[0].number}."
     confirmed = "runs with other seeds confirm it, and comparisons count these alone"
     return f"{text} The best of many trials is best by chance, too: {confirmed}." if ranked else text
 
@@ -84,7 +84,7 @@ def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Any, ...]:
 def _value(place: int) -> Callable[[Trial], TableCell | str]:
     def cell(trial: Trial) -> TableCell | str:
         values = trial.values or tuple(trial.rungs[step] for step in sorted(trial.rungs)[-1:])
-        return TableCell(f"{values[place]:.5g}", values[place]) if place < len(values) else ""
+        return TableCell(figure(values[place], 5), values[place]) if place < len(values) else ""
 
     return cell
 
