@@ -212,7 +212,8 @@ class _Ranking:
         if self.lead is Objective.SPEED:
             return fastest_of(self.left)
         if self.lead is Objective.LOSS:
-            return fastest_of([one for one in self.left if _learns_like(one, self._lowest)], self.lead)
+            alike = [one for one in self.left if _learns_like(one, self._lowest)]
+            return fastest_of(alike, self.lead) if all(one.speed for one in alike) else self._lowest
         scores = list(self.scores.values())
         able = {one.condition.name for one in scores if not any(faster(other, one) for other in scores)}
         return max((one for one in self.left if one.condition.name in able), key=pace)

@@ -242,6 +242,13 @@ def test_of_those_that_learn_best_the_fastest_is_chosen(planted: Plant) -> None:
     assert found.proven
 
 
+def test_no_condition_is_the_fastest_if_a_speed_is_unknown(planted: Plant) -> None:
+    other = Planted("other", (0.3,) * 3, (2.501, 2.502, 2.503))
+    runs = [replace(run, timing=None) if run.name.startswith("learner") else run for run in planted(other, LEARNER)]
+    found = answered(runs, Objective.LOSS)
+    assert found.sentence == "Use learner: lowest held-out loss."
+
+
 def test_energy_is_that_of_a_token(planted: Plant) -> None:
     joules = {"lean": 0.004, "base": 0.005}
     runs = [
