@@ -24,16 +24,7 @@ _DEFAULTS: Final = {
     "ask_above_gpu_hours": "100",
     "detach": "yes",
 }
-_SWITCH: Final = {
-    "yes": True,
-    "true": True,
-    "on": True,
-    "1": True,
-    "no": False,
-    "false": False,
-    "off": False,
-    "0": False,
-}
+_SWITCH: Final = dict.fromkeys(("yes", "true", "on", "1"), True) | dict.fromkeys(("no", "false", "off", "0"), False)
 _IN_SPEC: Final = frozenset({"dir", "store"})
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -16,6 +16,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, needs_the_extra
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import clean, count, source, words
 from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 
@@ -289,9 +290,7 @@ def _document(explained: Explained) -> dict[str, Any]:
 
 
 def _next(explained: Explained) -> str:
-    if explained.kind is None:
-        return UNKNOWN
-    return explained.kind.policy.by_hand
+    return explained.kind.policy.by_hand if explained.kind else UNKNOWN
 
 
 def _lines(explained: Explained, page: Page) -> Iterator[str]:
@@ -305,10 +304,9 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
             f"proof: {place}{f', rule {explained.rule}' if explained.rule else ''} ({explained.sure})", Style.DIM
         )
         yield page.paint(f"       {clean(proof.text.splitlines()[0] if proof.text else '')}", Style.DIM)
-    origin = [f"rank {explained.rank}"] if explained.rank is not None else []
-    origin += [f"node {clean(explained.node)}"] if explained.node else []
-    if origin:
-        yield f"from:  {', '.join(origin)}"
+    rank = f"rank {explained.rank}" if explained.rank is not None else ""
+    if origin := ", ".join(filter(None, (rank, explained.node and f"node {clean(explained.node)}"))):
+        yield f"from:  {origin}"
     if explained.job:
         view = explained.job.view
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
@@ -329,11 +327,11 @@ _INDENT: Final = " " * 9
 def doctor_page(checks: Sequence[Check], page: Page) -> str:
     """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
     lines: list[str] = []
-    for place in dict.fromkeys(check.where for check in checks):
-        lines += [page.paint(place, Style.BOLD), *_rows([c for c in checks if c.where == place], page), ""]
+    for of_place in alike(checks, lambda check: check.where):
+        lines += [page.paint(of_place[0].where, Style.BOLD), *_rows(of_place, page), ""]
     numbers = Counter(check.verdict for check in checks)
-    parts = [count(numbers[verdict], verdict) for verdict in (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)]
-    summary = ", ".join([*(part for part in parts if not part.startswith("0 ")), f"{numbers[Severity.OK]} ok"])
+    worse = (verdict for verdict in (Severity.PROBLEM, Severity.WARNING, Severity.NOTE) if numbers[verdict])
+    summary = ", ".join([*(count(numbers[verdict], verdict) for verdict in worse), f"{numbers[Severity.OK]} ok"])
     return "\n".join([*lines, f"{page.paint('Doctor:', Style.BOLD)} {summary}"])
 
 
@@ -350,9 +348,7 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _rows(checks: Sequence[Check], page: Page) -> Iterator[str]:
-    rows: list[list[Cell | str]] = [
-        [Cell(c.verdict.value.ljust(7), _STYLES[c.verdict]), c.id, clean(c.seen)] for c in checks
-    ]
+    rows = [(Cell(c.verdict.value.ljust(7), _STYLES[c.verdict]), c.id, clean(c.seen)) for c in checks]
     _, *lines = table(Page(page.colour), ("verdict", "check", "seen"), rows)  # nothing is cut: it is all to be read
     for check, line in zip(checks, lines, strict=True):
         yield line

@@ -86,7 +86,7 @@ _CELLS: Final = ("step", "left", "loss", "tok/s", "memory", "micro-batch", "GPUs
 
 
 def _row(row: ShownRun) -> dict[str, Any]:
-    run = row.run
+    run, job = row.run, (row.run.job_id, row.run.node_list)
     return {
         "id": run.run_id,
         "name": clean(run.name),
@@ -96,10 +96,7 @@ def _row(row: ShownRun) -> dict[str, Any]:
         "doing": row.doing,
         "why": row.why,
         "share": row.share,
-        "cells": [
-            *(FIGURES[name].text(row) for name in _CELLS),
-            clean(" on ".join(filter(None, (run.job_id, run.node_list)))),
-        ],
+        "cells": [*(FIGURES[name].text(row) for name in _CELLS), clean(" on ".join(filter(None, job)))],
         "values": [finite(FIGURES[name].value(row)) for name in _CELLS],
     }
 
@@ -156,9 +153,7 @@ def curves_document(
         "groups": [OTHERS if slot == REST else str(slot) for slot in slots],
         "ends": {"loss": drawn.domain("loss"), "pace": drawn.domain("speed")},
         "colours": {row.run.run_id: slot for row, slot in zip(with_curve, slots, strict=True)},
-        "legend": [
-            [title, slot] for title, slot in dict(zip((r.title for r in with_curve), slots, strict=True)).items()
-        ],
+        "legend": [*map(list, dict(zip([row.title for row in with_curve], slots, strict=True)).items())],
     }
 
 
@@ -184,15 +179,22 @@ def _unbound(chart: Chart) -> dict[str, Any]:
 
 
 def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
-    """Return the sentence of `campaign recommend`, and the report's chart of speed against memory."""
+    """Return the sentence of `campaign recommend`, of several workloads those that compare conditions, and a chart.
+
+    The chart is the report's of speed against memory. Takes as long as `LiveStore.results`.
+    """
     found, chart = live.results(campaign), None
     several = [one for one in found.workloads if len(one.comparisons) > 1] if found else []
+    sentences = [(clean(one.workload.name), clean(one.answer.sentence)) for one in several]
     if found and several:
         looks = looks_of(found)
         chart = charts.trade_off(several[0], looks) or charts.speeds(several[0], looks)
-    spec = {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}} if chart else None
-    return {"sentence": live.verdict(campaign), "effort": found.effort if found else "", "chart": spec,
-            "caption": chart.title if chart else ""}  # fmt: skip
+    return {
+        "sentence": " ".join(f"{name}: {text}" if name and len(several) > 1 else text for name, text in sentences),
+        "effort": found.effort if found else "",
+        "chart": {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}} if chart else None,
+        "caption": chart.title if chart else "",
+    }
 
 
 def run_document(live: LiveStore, campaign: str | None, run_id: int) -> dict[str, Any]:

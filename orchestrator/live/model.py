@@ -134,16 +134,6 @@ class LiveStore:
             events = queries.events(conn, row.id, limit=limit, after=since)
         return [(event, names.get(event.run_id or 0, "")) for event in events]
 
-    def verdict(self, campaign: str | None) -> str:
-        """Return the sentence of `campaign recommend`, of several workloads those that compare conditions.
-
-        "" while there is nothing to compare. Takes as long as `results`.
-        """
-        found = self.results(campaign)
-        workloads = [one for one in found.workloads if len(one.comparisons) > 1] if found else []
-        said = [(clean(one.workload.name), clean(one.answer.sentence)) for one in workloads]
-        return " ".join(f"{name}: {text}" if name and len(said) > 1 else text for name, text in said)
-
     def results(self, campaign: str | None) -> Results | None:
         """Return the results as `campaign report` reads them, kept until a run changes: 10 ms a run, needs the extra.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean as mean
 from typing import Any, ClassVar, Final, NamedTuple
 
 from rich.cells import set_cell_size
+from rich.color import Color as RichColor
 from rich.segment import Segment
+from rich.style import Style
 from textual.binding import Binding
 from textual.color import Color
 from textual.events import Resize
@@ -18,6 +21,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dscampaign.orchestrator.formatting import clean
+
+_COLOURS: Final = {"blue": "secondary", "cyan": "primary", "green": "success", "yellow": "warning", "red": "error"}
+"""Colours of cells, by the theme's names."""
 
 NARROW: Final = 100
 """Below so many characters, one blank is between two columns instead of two."""
@@ -46,15 +52,8 @@ class Rows(ScrollView, can_focus=True):
     Rows .rows--header { color: $text-muted; background: $panel; text-style: bold; }
     Rows .rows--cursor { background: $surface-lighten-2; }
     Rows:focus .rows--cursor { background: $primary-muted; text-style: bold; }
-    Rows .rows--dim { text-style: dim; }
-    Rows .rows--blue { color: $text-secondary; }
-    Rows .rows--cyan { color: $text-primary; }
-    Rows .rows--green { color: $text-success; }
-    Rows .rows--yellow { color: $text-warning; }
-    Rows .rows--red { color: $text-error; }
     """
-    COLOURS: ClassVar = ("dim", "blue", "cyan", "green", "yellow", "red")
-    COMPONENT_CLASSES: ClassVar = {f"rows--{name}" for name in ("header", "cursor", *COLOURS)}
+    COMPONENT_CLASSES: ClassVar = {"rows--header", "rows--cursor"}
     BINDINGS: ClassVar = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
@@ -182,23 +181,20 @@ class Rows(ScrollView, can_focus=True):
         if len(text) > width - gap:
             text = f"{set_cell_size(text, width - gap - 1)}…"
         text = text.rjust(width - gap) if column.right else text
-        style = self.get_component_rich_style(f"rows--{colour}", partial=True) if colour else None
+        style = Style(color=self._colour(_COLOURS[colour])) if colour in _COLOURS else Style(dim=colour == "dim")
         return Segment(set_cell_size(text, width), style)
+
+    def _colour(self, name: str) -> RichColor:
+        return Color.parse(self.app.theme_variables[f"text-{name}"]).rich_color
 
     def _line(self, values: list[float], width: int) -> list[Segment]:
         if len(values) < 2:
             return [Segment(" " * width)]
-        low, high = (Color.parse(self.app.theme_variables[name]) for name in ("text-success", "text-primary"))
-        line = Sparkline(
-            values, width=width, min_color=low.rich_color, max_color=high.rich_color, summary_function=_mean
-        )
+        low, high = map(self._colour, ("success", "primary"))
+        line = Sparkline(values, width=width, min_color=low, max_color=high, summary_function=mean)
         return list(self.app.console.render(line, self.app.console.options))
 
 
 def _text(cell: Cell) -> tuple[str, str]:
     """Return text and colour of a cell."""
     return cell if isinstance(cell, tuple) else ("" if isinstance(cell, list) else cell, "")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

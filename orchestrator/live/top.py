@@ -24,7 +24,7 @@ from dscampaign.orchestrator.campaign.selection import campaigns_of, find
 from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus, badness
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean, moment
-from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun, state_look
+from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun
 from dscampaign.orchestrator.pages.status import summary
 from dscampaign.orchestrator.pages.text import Page
 
@@ -61,16 +61,8 @@ def _title(row: ShownRun) -> str:
     return f"{row.title} r{row.run.repeat}" if row.run.repeat else row.title
 
 
-def _state(row: ShownRun) -> tuple[str, str]:
-    return state_look(row.run.shown, early=row.run.early, doing=row.doing)
-
-
 def _tries(row: ShownRun) -> tuple[str, str]:
     return FIGURES["tries"].text(row) if row.run.generation > 1 else "", "yellow"
-
-
-def _states(row: CampaignOverview) -> tuple[str, str]:
-    return OVERVIEW["states"](row), "dim" if row.settled else "cyan"
 
 
 def _figure(name: str, width: int, needed: int, *, most: bool = True) -> Column:
@@ -89,11 +81,11 @@ CAMPAIGNS: Final = (
     Column("runs", 6, OVERVIEW["runs"], needed=1, right=True),
     Column("hours", 8, OVERVIEW["device-hours"], needed=3, right=True),
     Column("active", 15, OVERVIEW["last activity"], needed=2, right=True),
-    Column("states", 20, _states, needed=1, grows=True),
+    Column("states", 20, lambda row: (OVERVIEW["states"](row), "dim" if row.settled else "cyan"), needed=1, grows=True),
 )
 COLUMNS: Final = (
     Column("run", 10, _title, grows=True),
-    Column("state", 13, _state, lambda row: badness(row.run.shown), 1, grows=True),
+    Column("state", 13, ShownRun.look, lambda row: badness(row.run.shown), 1, grows=True),
     _figure("step", 12, 2),
     _figure("loss", 7, 3, most=False),
     _figure("tok/s", 6, 5),

@@ -30,7 +30,7 @@ from dscampaign.orchestrator.formatting import clean, count, duration, figure, m
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
-from .rows import counts_text
+from .rows import counts_text, state_look
 from .status import attempt_cell, causes, state_cell
 from .text import PLAIN, Cell, Page, Style, fold, table
 
@@ -143,7 +143,7 @@ def _next_command(facts: RunDetails) -> str:
 
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest, now = facts.run, facts.latest, facts.now
-    look = state_cell(run.state, early=facts.early)
+    look = state_cell(state_look(run.state, early=facts.early))
     waits = turn(facts.status) if run.state is RunState.PENDING else ""
     state = _joined(page.paint(look.text, look.style), doing(now, facts.status), clean(run.reason) or waits, by=": ")
     changes = facts.attempts[-1].changes if facts.attempts else ""

@@ -30,6 +30,10 @@ class ShownRun(NamedTuple):
         """The name that commands take."""
         return self.run.name
 
+    def look(self) -> tuple[str, str]:
+        """Return its state as text, and its colour."""
+        return state_look(self.run.shown, early=self.run.early, doing=self.doing)
+
     @property
     def share(self) -> float | None:
         """The part of its steps that is done."""

@@ -33,16 +33,17 @@ from .rows import FIGURES, ShownRun, counts_text, shown_run, state_look
 from .text import Cell, Page, Style, changed_line, changed_name, fold, table
 
 
-def state_cell(state: str, *, early: bool = False, doing: str = "") -> Cell:
-    """The state in a table; `early`: completed before its target step."""
-    text, colour = state_look(state, early=early, doing=doing)
+def state_cell(look: tuple[str, str]) -> Cell:
+    """The state of a run or an attempt in a table, as `state_look` returns it."""
+    text, colour = look
     return Cell(text, Style[colour.upper()])
 
 
 def attempt_cell(row: AttemptRow) -> Cell:
     """The state of an attempt; an orderly stop is no failure."""
     stopped = row.failure_class == FailureClass.STOPPED
-    return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
+    state = FailureClass.STOPPED if stopped else row.state
+    return state_cell(state_look(state, early=row.failure_class == COMPLETED_EARLY))
 
 
 _HEADER = (
@@ -172,7 +173,7 @@ def _condition_row(runs: Sequence[RunStatus], status: CampaignStatus, page: Page
     )
     return [
         changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip()),
-        Cell(counts_text(Counter(run.shown for run in runs)), state_cell(worst.state).style),
+        Cell(counts_text(Counter(run.shown for run in runs)), state_cell(state_look(worst.state)).style),
         f"{done / target:.0%}" if target else "",
         figure(median(losses)) if losses else "",
         short_number(median(speeds)) if speeds else "",
@@ -235,8 +236,7 @@ def _row(row: ShownRun, page: Page) -> list[Cell | str]:
     if row.reduced:
         figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW)
     name = changed_name(_shortened(run.name, page), run.changes)
-    state = state_cell(run.shown, early=run.early, doing=row.doing)
-    return [name, state, *figures.values(), run.job_id or "", run.node_list or ""]
+    return [name, state_cell(row.look()), *figures.values(), run.job_id or "", run.node_list or ""]
 
 
 def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:

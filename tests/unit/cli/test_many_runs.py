@@ -27,9 +27,8 @@ REASONS = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """500 runs: the first repeat of every fifth point failed, its second one runs, others completed or wait."""
-    monkeypatch.chdir(tmp_path)
     store = Store.open(f"sqlite:///{tmp_path}/campaign/campaign.db", create=True)
     with store.write() as conn:
         campaign_id = queries.insert_campaign(

@@ -178,8 +178,6 @@ def test_a_store_in_the_folder_of_the_spec_is_found_beside_it(
 
 def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: str = "") -> str:
     """A spec in another folder than this one, that was submitted from there; `places` are its `dir` and `store`."""
-    for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
-        monkeypatch.delenv(name, raising=False)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     text = "name: one\nexecutor: local\ncommand: train.py\ntrain: {steps: 2, global_batch: 2}\n"

@@ -43,8 +43,7 @@ START_S = 1_700_000_000.0
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def spec(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
     (tmp_path / "sweep.yaml").write_text(SPEC)
     return tmp_path / "sweep.yaml"
@@ -191,8 +190,7 @@ matrix:
 
 
 @pytest.fixture
-def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def many(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
     (tmp_path / "sweep.yaml").write_text(MANY)
     return tmp_path / "sweep.yaml"

@@ -45,9 +45,8 @@ NO_DOCUMENT = frozenset(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A campaign's folder that is not where a command looks by itself."""
-    monkeypatch.chdir(tmp_path)
     make_world(tmp_path)
     (tmp_path / "campaign").rename(tmp_path / "else where")
     return tmp_path / "else where"

@@ -21,7 +21,6 @@ NAMES = ("first", "second")
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Two campaigns of one run each, which nobody has begun."""
-    monkeypatch.chdir(tmp_path)
     made = make_world(tmp_path)
     for name in NAMES:
         made.record(name=name, matrix={"depth": [1]})

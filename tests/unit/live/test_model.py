@@ -17,6 +17,7 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.activity import event_text
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.live.documents import verdict_document
 from dscampaign.orchestrator.live.model import LiveStore
 from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun
 from dscampaign.tests.support.planted import Planted, Try, plant
@@ -136,12 +137,12 @@ def test_events_have_the_names_of_runs(store: Store, tmp_path: Path) -> None:
 def test_the_verdict_is_the_sentence_of_recommend_until_a_run_changes(store: Store, tmp_path: Path) -> None:
     campaign = plant(store, tmp_path, [_zero(0), _zero(1, step_s=(0.05, 0.05))])
     live = LiveStore(store)
-    sentence = live.verdict("sweep")
+    sentence = verdict_document(live, "sweep")["sentence"]
     assert "zero_stage-1" in sentence
     assert live.results("sweep") is live.results("sweep")
     _change(store, campaign, "zero_stage-1", state=RunState.FAILED, reason="x")
     _change(store, campaign, "zero_stage-1-r1", state=RunState.FAILED, reason="x")
-    assert live.verdict("sweep") != sentence
+    assert verdict_document(live, "sweep")["sentence"] != sentence
 
 
 def test_the_database_itself_refuses_writes(store: Store, tmp_path: Path) -> None:
