@@ -29,8 +29,8 @@ from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.spec_files import load_spec
 
 SCRIPT = "import os\nopen(os.environ['CAMPAIGN_RUN_DIR'] + '/began', 'a').write('once\\n')\n"
 INTERVAL_S = 2.0

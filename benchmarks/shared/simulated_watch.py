@@ -31,7 +31,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payloads_
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.cli.watch import watch_passes
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 
 JOB_S = 720.0
 """How long each job runs, and how far apart two passes are: longer than squeue shows what has ended."""

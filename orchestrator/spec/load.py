@@ -24,7 +24,7 @@ from .model import Spec
 from .texts import filled, secret_in
 from .texts import findings as findings_in
 from .wrong_values import existing, validation_findings
-from .yaml_source import YamlDocument, load, parse_value, read_text
+from .yaml_source import YamlDocument, load, parse_value
 
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 INPUTS: Final = frozenset(
@@ -44,16 +44,6 @@ _NO_AXES: Final = ("include", "exclude")
 """Parts of the matrix; the latter is also a field of Slurm's."""
 _LEVELS: Final = 4
 """How deep sections lie in one another."""
-
-
-def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
-    """Read and check a spec; see `load_runs`."""
-    return load_runs(path, overrides, local_gpus=lambda: local_gpus)[0]
-
-
-def load_runs(path: Path | str, overrides: Iterable[str] = (), **how: Any) -> tuple[Spec, tuple[Run, ...]]:
-    """As `runs_of_text`, of a file; UserError if it cannot be read."""
-    return runs_of_text(read_text(Path(path)), Path(path), overrides, **how)
 
 
 def runs_of_text(

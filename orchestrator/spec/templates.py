@@ -13,7 +13,6 @@ from dscampaign.orchestrator.errors import UserError, did_you_mean
 
 FULL: Final = "full"
 SMOKE: Final = "smoke"
-SCALES: Final = (FULL, SMOKE)
 TEXT: Final = "wikitext.txt"
 """Training data of the scale `smoke`, beside the spec."""
 

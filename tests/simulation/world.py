@@ -28,12 +28,12 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.simulation.promises import Promises
 from dscampaign.tests.support.earlier_store import restore, saved
+from dscampaign.tests.support.spec_files import load_runs
 
 DEPTHS = (1, 2, 3)
 TARGET = 5

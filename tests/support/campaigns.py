@@ -15,8 +15,8 @@ from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.orchestrator.report.measure.load import figures_of
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support import REPOSITORY
+from dscampaign.tests.support.spec_files import load_runs
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 
 TEXT = REPOSITORY / "examples" / "data" / "wikitext.txt"

@@ -24,8 +24,8 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView, WaitedJob
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.reconcile.search import Measure
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support.attempt import submitted_payload
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC: dict[str, Any] = {
     "name": "c",

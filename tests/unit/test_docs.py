@@ -14,7 +14,7 @@ import pytest
 from dscampaign import jobs
 from dscampaign.jobs.agent import launch
 from dscampaign.orchestrator.cli.main import campaign as command
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 
 ROOT = Path(jobs.__file__).parents[1]
 PAGES = sorted(

@@ -8,9 +8,9 @@ import pytest
 
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.campaigns import open_store, run_to_end, submit
+from dscampaign.tests.support.spec_files import load_spec
 
 EXAMPLES = REPOSITORY / "examples"
 

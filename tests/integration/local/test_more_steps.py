@@ -12,8 +12,8 @@ from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support.campaigns import TEXT, open_store, run_to_end, submit
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC = f"""\
 name: longer

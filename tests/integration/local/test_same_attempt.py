@@ -29,9 +29,9 @@ from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.campaigns import Observed, observe, open_store, submit
+from dscampaign.tests.support.spec_files import load_spec
 from dscampaign.tests.support.waiting import wait_until
 
 STUB = REPOSITORY / "tests/support/stub_launcher.py"

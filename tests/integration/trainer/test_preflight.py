@@ -10,8 +10,8 @@ import pytest
 from dscampaign.jobs.trainer.preflight import deepspeed_findings, model_findings
 from dscampaign.orchestrator.doctor.option_checks import OptionChecks
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC = """\
 name: s

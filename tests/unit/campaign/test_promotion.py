@@ -13,7 +13,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.campaign.promotion import Promotion, promote
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC = """\
 # Stages of ZeRO.

@@ -25,10 +25,10 @@ from dscampaign.orchestrator.cli.spec import read_submission
 from dscampaign.orchestrator.pages.plan import plan_page
 from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.yaml_source import load
 from dscampaign.tests.support.cli_world import make_world
 from dscampaign.tests.support.fake_slurm import FakeSlurm
+from dscampaign.tests.support.spec_files import load_spec
 
 Output = pytest.CaptureFixture[str]
 

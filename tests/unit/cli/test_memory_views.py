@@ -16,9 +16,9 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.spec_files import load_spec
 
 Output = pytest.CaptureFixture[str]
 

@@ -26,8 +26,8 @@ from dscampaign.orchestrator.formatting import near_time
 from dscampaign.orchestrator.pages.plan import plan_page
 from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support.fake_slurm import FakeSlurm
+from dscampaign.tests.support.spec_files import load_spec
 
 Output = pytest.CaptureFixture[str]
 

@@ -19,8 +19,8 @@ from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.job_request import resources
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support.fake_slurm import FakeSlurm
+from dscampaign.tests.support.spec_files import load_spec
 from dscampaign.tests.support.world_on_disk import queued_world
 
 FIELDS = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "reservation", "mail_user", "licenses")

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.jobs.shared.layout import Beside
 from dscampaign.orchestrator.errors import SpecError
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support.planted import Planted, PlantStore
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC = """\
 name: sweep   # of stages

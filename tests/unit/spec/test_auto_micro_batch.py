@@ -14,7 +14,7 @@ from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.spec_files import load_runs
 
 SPEC = """\
 name: sweep

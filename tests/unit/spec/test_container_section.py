@@ -11,7 +11,7 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.spec_files import load_runs
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.spec_files import load_runs
 
 UNTESTED = {"zero_allow_untested_optimizer": True}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.spec.command_line import launch_line
-from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.spec_files import load_runs
 from dscampaign.tests.unit.spec.test_mistakes import problems
 
 OWN = "name: x\nexecutor: local\n"

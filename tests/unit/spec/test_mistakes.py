@@ -7,7 +7,7 @@ import pytest
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import Problem, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 
 OWN = "name: x\nexecutor: local\n"
 BUILT_IN = "name: x\ntrain: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 from dscampaign.tests.unit.spec.test_mistakes import OWN, problems
 
 

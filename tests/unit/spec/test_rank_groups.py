@@ -20,7 +20,7 @@ from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives, needs_of
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.spec_files import load_spec
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.errors import SpecError
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.texts import findings, secret_in
+from dscampaign.tests.support.spec_files import load_spec
 
 RANDOM = "a8f0c2d9e1b7a4f6c3d2"
 SECRET_NAMES = [

@@ -7,9 +7,9 @@ import pytest
 
 from dscampaign.orchestrator.errors import EXIT_USAGE, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.slurm_section import parse_mem_mb, parse_time_min
+from dscampaign.tests.support.spec_files import load_spec
 
 MINIMAL = """\
 name: tiny

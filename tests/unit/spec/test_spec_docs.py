@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 import dscampaign
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import DatasetConfig, LocalConfig, Spec, TrainConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.tests.support.spec_files import load_spec
 
 ROOT = Path(dscampaign.__file__).parent
 TEMPLATES = Path(str(files("dscampaign.templates")))

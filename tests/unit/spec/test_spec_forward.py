@@ -11,9 +11,9 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Problem, SpecError
 from dscampaign.orchestrator.executors import job_request as attempts
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.tests.support.cli_world import make_world
+from dscampaign.tests.support.spec_files import load_spec
 
 
 @pytest.fixture

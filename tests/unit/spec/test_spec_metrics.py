@@ -10,8 +10,8 @@ from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.tests.support.spec_files import load_spec
 
 GOOD = r"{step: 'it (\d+)', loss: 'loss[=:] *([\d.eE+-]+)'}"
 

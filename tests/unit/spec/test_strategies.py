@@ -13,9 +13,9 @@ from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
 from dscampaign.orchestrator.spec import conflicts
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.strategies import STRATEGIES
+from dscampaign.tests.support.spec_files import load_spec
 
 NVME = {"nvme_path": "/local/nvme"}
 FP8 = {"precision": "fp8", "model": "meta-llama/Llama-3.2-1B"}

@@ -10,8 +10,8 @@ import pytest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.spec import templates
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_runs, load_spec
 from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.tests.support.spec_files import load_runs, load_spec
 
 Output = pytest.CaptureFixture[str]
 
@@ -25,7 +25,7 @@ POINTS = {
 SEARCH = "tune-deepspeed"
 """The template that has no matrix."""
 
-scales = pytest.mark.parametrize("scale", templates.SCALES)
+scales = pytest.mark.parametrize("scale", [templates.FULL, templates.SMOKE])
 names = pytest.mark.parametrize("name", POINTS)
 
 

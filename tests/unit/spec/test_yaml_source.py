@@ -12,11 +12,11 @@ from pydantic import BaseModel
 
 from dscampaign.orchestrator.errors import SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import Spec, TrainConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.orchestrator.spec.yaml_source import load
+from dscampaign.tests.support.spec_files import load_spec
 
 
 @pytest.mark.parametrize(
