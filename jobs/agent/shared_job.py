@@ -88,7 +88,8 @@ class AttemptQueue:
             return False  # so was the job: Slurm knows why
         self.longest_s = max(self.longest_s, lasted_s)
         self.slower = max(self.slower, lasted_s / (self._attempts[index].get("likely_s") or lasted_s or 1.0))
-        self._write(ended={**self.record.ended, index: StepEnd(exit_code, now_s, out_of_memory, closed)})
+        end = StepEnd(exit_code, now_s, out_of_memory, closed, len(self.record.begun))
+        self._write(ended={**self.record.ended, index: end})
         return True
 
     def joined_by(self, batch: Path, attempts: Mapping[int, Mapping[str, Any]]) -> AttemptQueue:

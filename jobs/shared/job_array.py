@@ -101,12 +101,16 @@ def is_closed(batch: Path, task: int) -> bool:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """The end of an attempt's step, in a job that went on; `closed`: the attempt was to end."""
+    """The end of an attempt's step, in a job that went on.
+
+    `closed`: the attempt was to end. `begun`: attempts that the job had begun by then; None in an older record.
+    """
 
     exit: Number
     ended_s: Time
     out_of_memory: bool = False
     closed: bool = False
+    begun: Whole | None = None
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,8 @@ def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FI
 
 
 def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:
-    """Return the status with the titles of its conditions: a page of conditions names them."""
-    if not any(run.repeat for run in status.runs):
+    """Return the status with the titles of its conditions: a page of conditions, or of a search, names them."""
+    if not (status.campaign.provenance.get("search") or any(run.repeat for run in status.runs)):
         return status
     with store.read() as conn:
         params = queries.params_of_first_repeats(conn, status.campaign.id)

@@ -48,17 +48,25 @@ _NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-
 
 
 def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the title of each condition by its name, made of the axes that differ; each title is unique.
+    """Return the title of each condition by its name, made of the axes that differ, or of all if none does.
+
+    Each is unique: equal ones end in the names, and a condition without axes has its name.
 
     Args:
-        params: of each condition of a campaign, by its name. A name is its own title if its axes give no other.
+        params: of each condition of a campaign, by its name.
     """
-    axes = _axes(list(params.values()))
+    axes = _axes(list(params.values())) or list(dict.fromkeys(axis for own in params.values() for axis in own))
     titles = {
-        name: SEPARATOR.join(_part(axis, own[axis]) for axis in axes if axis in own) for name, own in params.items()
+        name: SEPARATOR.join(_part(axis, own[axis]) for axis in axes if axis in own) or name
+        for name, own in params.items()
     }
-    used = Counter([*titles.values(), *params])
-    return {name: title if title and used[title] == 1 else name for name, title in titles.items()}
+    used = Counter([*titles.values(), *(name for name, title in titles.items() if title != name)])
+    return {name: title if used[title] == 1 else f"{title}{SEPARATOR}{name}" for name, title in titles.items()}
+
+
+def numbered(name: str, title: str) -> str:
+    """Return the name of a run of a search, which only numbers it, with its title."""
+    return f"{name}  {title.removesuffix(name).removesuffix(SEPARATOR)}".rstrip()
 
 
 class Candidate(NamedTuple):

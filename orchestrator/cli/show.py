@@ -80,7 +80,7 @@ def status(
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else console.screen_height(sys.stdout)
-        shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
+        shown = with_final_figures(opened, with_titles(opened, shown))
         console.echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
 

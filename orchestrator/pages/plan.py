@@ -16,6 +16,7 @@ from dscampaign.jobs.shared.placeholders import OF_A_RANK, filled_words, without
 from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
+from dscampaign.orchestrator.campaign.titles import numbered, titles_of
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, short_number, some
@@ -215,9 +216,10 @@ def _row(item: PlannedRun, extra: Sequence[str]) -> list[Cell | str]:
         return [sign, item.name, *[""] * (len(_HEADER) + len(extra) - 3), reason]
     run, states, need = item.run, item.needs.states, item.needs.parameters
     unknown: Cell | str = Cell("unknown", Style.DIM) if item.needs.model else ""
+    title = "" if run.ordinal is None else titles_of({item.name: run.params})[item.name]
     return [
         sign,
-        changed_name(item.name, " ".join(item.changes)),
+        changed_name(numbered(item.name, title), " ".join(item.changes)),
         unknown if need is None else short_number(need).replace("G", "B"),  # as models' own names have it
         _batch(item, run),
         "" if states is None else f"{states.gpu_gb:,.1f} GB",

@@ -11,7 +11,7 @@ from statistics import median
 from dscampaign.db.records import COMPLETED_EARLY, AttemptRow, RunStatus
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.status import TROUBLED, CampaignStatus, badness, failures_of, no_metrics
-from dscampaign.orchestrator.campaign.titles import mixed_code
+from dscampaign.orchestrator.campaign.titles import mixed_code, numbered
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.failures.policy import FailureClass

@@ -44,7 +44,8 @@ def own_part(
         failed = any(outcome.launcher_exit for outcome in outcomes)
         return job._replace(state="FAILED" if failed else "COMPLETED", ended_s=max(o.ended_s for o in outcomes))
     if end is not None and not complete and not end.closed and end.exit != EXIT_NOT_MINE:
-        with_job = job.ended_s is not None and abs(job.ended_s - end.ended_s) < WITH_JOB_S
+        went_on = end.begun is not None and len(record.begun) > end.begun  # with another attempt, after this one
+        with_job = job.ended_s is not None and abs(job.ended_s - end.ended_s) < WITH_JOB_S and not went_on
         if interrupted if not job.terminal else with_job and job.state not in BY_ITSELF:
             end = None  # the end of the job reached its step first
     if end is not None:

@@ -91,7 +91,7 @@ def make_world(path: Path) -> World:
             provenance={"version": "0", "spec": "/specs/sweep.yaml", "git": "abc123"},
         )
         names = ("done", "small", "bad", "new")
-        runs = [NewRun(name, {"lr": 0.1}, CONFIG, name, i, target_step=3) for i, name in enumerate(names)]
+        runs = [NewRun(name, {}, CONFIG, name, i, target_step=3) for i, name in enumerate(names)]
         queries.insert_runs(conn, campaign_id, runs)
     world = World(store, folder, campaign_id)
     _complete(world)

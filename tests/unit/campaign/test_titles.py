@@ -43,10 +43,20 @@ def test_a_label_stands_for_the_settings_that_it_names() -> None:
     assert both == ["sharded · lr 1e-3", "sharded · lr 2e-3", "plain · lr 1e-3"]
 
 
-def test_equal_titles_give_way_to_the_names() -> None:
-    assert titles({"ds": "a/x.json"}, {"ds": "b/x.json"}, {"ds": "b/y.json"}) == ["c0", "c1", "ds y.json"]
-    assert titles_of({"a": {"model": "b"}, "b": {"model": "c"}}) == {"a": "a", "b": "c"}
-    assert titles_of({"only": {"lr": 0.1}}) == {"only": "only"}
+def test_equal_titles_end_in_the_names() -> None:
+    equal = titles({"ds": "a/x.json"}, {"ds": "b/x.json"}, {"ds": "b/y.json"})
+    assert equal == ["ds x.json · c0", "ds x.json · c1", "ds y.json"]
+    assert titles_of({"a": {"model": "b"}, "b": {"model": "c"}}) == {"a": "b · a", "b": "c"}
+    assert titles_of({"a": {}, "b": {}}) == {"a": "a", "b": "b"}
+
+
+def test_trials_are_named_by_their_parameters() -> None:
+    trials = {"trial-0003": {"lr": 3e-4, "zero_stage": 2}, "trial-0004": {"lr": 1e-3, "zero_stage": 2}}
+    assert titles_of(trials) == {"trial-0003": "lr 3e-4", "trial-0004": "lr 1e-3"}
+    only = {"trial-0003": trials["trial-0003"]}
+    assert titles_of(only) == {"trial-0003": "lr 3e-4 · ZeRO 2"}
+    both = titles_of({**only, "trial-0003-confirm": trials["trial-0003"]})
+    assert list(both.values()) == ["lr 3e-4 · ZeRO 2 · trial-0003", "lr 3e-4 · ZeRO 2 · trial-0003-confirm"]
 
 
 def test_a_label_stands_for_another_label() -> None:

@@ -181,7 +181,7 @@ def test_enter_opens_a_run_whose_log_is_followed(world: World, size: Size) -> No
 def test_hostile_names_are_shown_as_they_are(world: World) -> None:
     hostile = "[@click=app.quit]x[/] \x1b]0;title\x07\u202e" + "字" * 30
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [NewRun(hostile, {"lr": 0.1}, CONFIG, "x", 9)])
+        queries.insert_runs(conn, world.campaign_id, [NewRun(hostile, {}, CONFIG, "x", 9)])
         run = queries.run_by_name(conn, world.campaign_id, hostile)
         assert run
         queries.update_run(conn, run.id, reason="[blink]\x1b[2J" + "\U0001f600" * 40)

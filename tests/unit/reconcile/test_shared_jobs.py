@@ -128,6 +128,8 @@ def test_the_state_of_a_job_is_not_that_of_each_run() -> None:
     assert part("RUNNING", closed, outcome(ended_by="signal")) == ("CANCELLED", False)
     with_job = replace(ended, ended={1: StepEnd(0, NOW_S - 3005)})
     assert part("NODE_FAIL", with_job) == ("NODE_FAIL", False)
+    went_on, at_last = (replace(ended, ended={1: StepEnd(1, NOW_S - 3005, begun=begun)}) for begun in (2, 3))
+    assert [part("PREEMPTED", record) for record in (went_on, at_last)] == [("FAILED", False), ("PREEMPTED", False)]
     assert part("NODE_FAIL", with_job, outcome()) == ("COMPLETED", False)
     assert part("RUNNING", with_job, outcome(ended_by="signal")) == ("RUNNING", False)
     again = replace(ended, ended={1: StepEnd(75, NOW_S - 3100)})  # the first start of a job that was requeued
