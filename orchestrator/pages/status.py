@@ -75,7 +75,7 @@ def status_page(
     """
     whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
     if height is None or (len(status.runs) <= height and not whole_conditions):
-        shown = [shown_run(run, status) for run in status.runs]
+        shown = _shown(status.runs, status)
         changed = [changed_line(run.name, run.changes) for run in status.runs if run.changes]
         rows = [*_runs_table(shown, page), *[""] * bool(changed), *(page.paint(line, Style.YELLOW) for line in changed)]
         lines = _page(status, page, rows, causes(status, page), _notes(shown), whole)
@@ -136,7 +136,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         rows = table(page, _OF_CONDITIONS, [_condition_row(runs, status, page) for runs in worst_first], "-wrrr")
     else:
         shown = _fitting(status.runs, room)
-        rows = _runs_table([shown_run(run, status) for run in shown], page)
+        rows = _runs_table(_shown(shown, status), page)
     more = _more(status, len(status.runs) - len(shown))
     return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures)
 
@@ -230,12 +230,17 @@ def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
     return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)
 
 
+def _shown(runs: Sequence[RunStatus], status: CampaignStatus) -> list[ShownRun]:
+    titles = status.titles if status.campaign.provenance.get("search") else {}
+    return [shown_run(run, status, title=titles.get(run.condition, "")) for run in runs]
+
+
 def _row(row: ShownRun, page: Page) -> list[Cell | str]:
     run = row.run
     figures: dict[str, Cell | str] = {name: FIGURES[name].text(row) for name in _HEADER[2:-2]}
     if row.reduced:
         figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW)
-    name = changed_name(_shortened(run.name, page), run.changes)
+    name = changed_name(_shortened(numbered(run.name, row.title), page), run.changes)
     return [name, state_cell(row.look()), *figures.values(), run.job_id or "", run.node_list or ""]
 
 

@@ -69,15 +69,18 @@ class TrialRun:
         """Whether it has ended at a rung whose figures are not recorded yet."""
         return self.row.state is RunState.COMPLETED and _step(self.row) not in self.records
 
+    @property
+    def rungs(self) -> dict[int, float]:
+        """The first objective by step, as far as it is known."""
+        return {step: values[0] for step, (values, _) in self.records.items() if step and values[0] is not None}
+
     def as_trial(self, last: int | None) -> Trial:
         """Return the trial for its sampler; `last` is the step of a whole trial."""
-        rungs = {step: values[0] for step, (values, _) in self.records.items() if step and values[0] is not None}
         values, excess = self.records.get(_step(self.row), ((None,), 0.0))
-        trial = Trial(self.number, self.row.params, self._outcome(values, excess, last), rungs=rungs, excess=excess)
-        known = tuple(value for value in values if value is not None)
-        if trial.outcome is TrialOutcome.MEASURED:
-            return replace(trial, values=known)
-        return replace(trial, excess=excess or 1.0) if trial.outcome is TrialOutcome.INFEASIBLE else trial
+        outcome = self._outcome(values, excess, last)
+        known = tuple(value for value in values if value is not None) if outcome is TrialOutcome.MEASURED else ()
+        excess = excess or float(outcome is TrialOutcome.INFEASIBLE)
+        return Trial(self.number, self.row.params, outcome, known, self.rungs, excess)
 
     def _outcome(self, values: Sequence[float | None], excess: float, last: int | None) -> TrialOutcome:
         state = self.row.state
@@ -263,20 +266,13 @@ def _finish(state: SearchState, template: TrialTemplate, step: SearchStep, *, us
 def _at_rungs(state: SearchState) -> list[TrialRun]:
     """Return the trials that have ended below the last rung, with a figure, and that could go on."""
     ended = (RunState.COMPLETED, RunState.PRUNED)
-    candidates = [run for run in state.runs if run.row.state in ended and run.row.target_step != state.last]
-    return [
-        run for run in candidates if run.as_trial(state.last).outcome is TrialOutcome.PRUNED and _rung(run) is not None
-    ]
-
-
-def _rung(run: TrialRun) -> float | None:
-    values, _ = run.records.get(_step(run.row), ((None,), 0.0))
-    return values[0]
+    below = [run for run in state.runs if run.row.state in ended and run.row.target_step != state.last]
+    left = [run for run in below if run.as_trial(state.last).outcome is TrialOutcome.PRUNED]
+    return [run for run in left if _step(run.row) in run.rungs]
 
 
 def _cost(state: SearchState, run: TrialRun, step: int) -> float:
-    value = run.as_trial(state.last).rungs[step]
-    return -value if state.search.maximize[0] else value
+    return -run.rungs[step] if state.search.maximize[0] else run.rungs[step]
 
 
 def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
@@ -285,14 +281,13 @@ def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
     for step in halving.rungs[:-1] if halving else ():
         feasible = [run for run in state.runs if run.records.get(step) and run.records[step][1] == 0]
         reached = sorted(
-            (run for run in feasible if step in run.as_trial(state.last).rungs),
-            key=lambda run: (_cost(state, run, step), run.number),
+            (run for run in feasible if step in run.rungs), key=lambda run: (_cost(state, run, step), run.number)
         )
         most = len(reached) // halving.factor if halving else 0
         waiting = {run.row.id for run in _at_rungs(state) if _step(run.row) == step}
         for place, run in enumerate(reached):
             if run.row.id in waiting:
-                value = f"{state.search.objective[0]} {figure(run.as_trial(state.last).rungs[step], 5)}"
+                value = f"{state.search.objective[0]} {figure(run.rungs[step], 5)}"
                 yield run, place < most, f"{value} is number {place + 1} of {len(reached)} at step {step:,}"
 
 

@@ -174,16 +174,21 @@ def _rounded(value: Any, search: SearchConfig, key: str) -> Any:
 
 def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
     """Return the measured trials, best first; with several objectives those first that no other beats."""
-    signs = [-1 if more else 1 for more in search.maximize]
-    costs = {t.number: [s * v for s, v in zip(signs, t.values, strict=True)] for t in trials if t.values}
     left = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     ordered: list[Trial] = []
     while left:
-        front = [t for t in left if not any(_beats(costs[o.number], costs[t.number]) for o in left)]
-        ordered += sorted(front, key=lambda trial: costs[trial.number])
+        front = unbeaten(search, left)
+        ordered += sorted(front, key=lambda trial: _costs(search, trial))
         left = [trial for trial in left if trial not in front]
     return ordered
 
 
-def _beats(costs: Sequence[float], others: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(costs, others, strict=True)) and list(costs) != list(others)
+def unbeaten(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that no other equals in all objectives and beats in one."""
+    costs = [_costs(search, trial) for trial in trials]
+    beats = [any(o != own and all(a <= b for a, b in zip(o, own, strict=True)) for o in costs) for own in costs]
+    return [trial for trial, beaten in zip(trials, beats, strict=True) if not beaten]
+
+
+def _costs(search: SearchConfig, trial: Trial) -> list[float]:
+    return [-value if more else value for more, value in zip(search.maximize, trial.values, strict=True)]

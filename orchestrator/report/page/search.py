@@ -13,7 +13,7 @@ from dscampaign.orchestrator.formatting import count, figure
 from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.spec.matrix import short_name
-from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first, study_of
+from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first, study_of, unbeaten
 from dscampaign.orchestrator.spec.search_section import SearchConfig
 
 from .charts import chart_of, data_of
@@ -49,22 +49,12 @@ def _sentence(state: SearchState, ranked: Sequence[Trial]) -> str:
     parts = [f"{ends[outcome]} {word}" for outcome, word in _ENDS.items() if ends[outcome]]
     text = f"{count(len(state.trials), 'trial')} ({', '.join(parts)})."
     if ranked and len(search.objective) > 1:
-        front = [trial for trial in ranked if trial.number in _front(search, ranked)]
-        text += f" No other beats {count(len(front), 'trial')} in {' and '.join(search.objective)}."
+        front = len(unbeaten(search, ranked))
+        text += f" No other beats {count(front, 'trial')} in {' and '.join(search.objective)}."
     elif ranked:
         text += f" Best {search.objective[0]}: {figure(ranked[0].values[0], 5)}, trial {ranked[0].number}."
     confirmed = "runs with other seeds confirm it, and comparisons count these alone"
     return f"{text} The best of many trials is best by chance, too: {confirmed}." if ranked else text
-
-
-def _front(search: SearchConfig, ranked: Sequence[Trial]) -> set[int]:
-    signs = [-1 if more else 1 for more in search.maximize]
-    costs = {one.number: [s * v for s, v in zip(signs, one.values, strict=True)] for one in ranked}
-    return {
-        number
-        for number, own in costs.items()
-        if not any(o != own and all(a <= b for a, b in zip(o, own, strict=True)) for o in costs.values())
-    }
 
 
 def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Any, ...]:
@@ -100,9 +90,9 @@ def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Ite
         return
     name, dots = alt.Tooltip("says:N", title="trial"), {"filled": True, "size": 60, "opacity": 0.8}
     if len(search.objective) > 1:
-        front = _front(search, measured)
+        front = unbeaten(search, measured)
         rows = [
-            {"x": trial.values[0], "y": trial.values[1], "says": _says(trial), "best": trial.number in front}
+            {"x": trial.values[0], "y": trial.values[1], "says": _says(trial), "best": trial in front}
             for trial in measured
         ]
         first, second = search.objective[:2]
