@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import IO, Any, Final
 
 from sqlalchemy import Connection
@@ -112,19 +113,14 @@ def _runs(documents: Sequence[dict[str, Any]], final: Mapping[str, float]) -> tu
     return (*plain, *names, "attempts", "final_loss"), rows
 
 
-def _attempts(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
-    return _with_run(conn, campaign_id, _ATTEMPT_COLUMNS, queries.attempts(conn, campaign_id))
-
-
-def _events(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
-    return _with_run(conn, campaign_id, _EVENT_COLUMNS, queries.events(conn, campaign_id))
-
-
 def _with_run(
-    conn: Connection, campaign_id: int, columns: Sequence[str], rows: Iterable[AttemptRow | EventRow]
+    query: Callable[[Connection, int], Iterable[AttemptRow | EventRow]],
+    columns: Sequence[str],
+    conn: Connection,
+    campaign_id: int,
 ) -> tuple[Sequence[str], Iterable[Row]]:
     names = _names(conn, campaign_id)
-    named_rows = ((names.get(row.run_id or 0, ""), asdict(row)) for row in rows)
+    named_rows = ((names.get(row.run_id or 0, ""), asdict(row)) for row in query(conn, campaign_id))
     return ("run", *columns), ((name, *(values[c] for c in columns)) for name, values in named_rows)
 
 
@@ -139,9 +135,9 @@ def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[R
 
 _TABLES: Final[dict[str, Callable[[Connection, int], tuple[Sequence[str], Iterable[Row]]]]] = {
     "steps": _steps,
-    "attempts": _attempts,
+    "attempts": partial(_with_run, queries.attempts, _ATTEMPT_COLUMNS),
     "gpus": _gpus,
-    "events": _events,
+    "events": partial(_with_run, queries.events, _EVENT_COLUMNS),
 }
 
 

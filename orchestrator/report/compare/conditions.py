@@ -200,10 +200,6 @@ def _devices(run: MeasuredRun) -> str:
     return " and ".join(sorted(run.device_names))
 
 
-def _asked_devices(condition: Condition) -> list[Any]:
-    return [condition.runs[0].slurm.get(name) for name in _DEVICES]
-
-
 def key_of(value: Any) -> str:
     """Return the same text for equal values, in any order of their fields."""
     return json.dumps(value, sort_keys=True, default=str)
@@ -226,7 +222,7 @@ def environment_key(condition: Condition) -> dict[str, Any]:
 
 def unlike(one: Condition, other: Condition) -> bool:
     """Whether devices, neighbours or inherited variables, which the spec does not decide, may explain other speeds."""
-    return _unlike_devices(one, other) or _unlike_neighbours(one, other) or bool(_unlike_variables(one, other))
+    return next(circumstances(one, [other]), None) is not None
 
 
 def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Reason]:
@@ -237,35 +233,29 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Rea
     variables = {one.title: differ for one in compared if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in variables.values() for name in several}):
         yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *variables])), detail=some(names, 4))
-    if beside := [one for one in compared if _unlike_neighbours(first, one)]:
+    if beside := [one for one in compared if abs(first.neighbours - one.neighbours) >= LEAST_NEIGHBOURS]:
         numbers = some([f"{one.title}: {one.neighbours:.1f}" for one in (first, *beside)], 4)
         yield Reason(Why.NEIGHBOURS, detail=numbers)
-
-
-def _unlike_neighbours(one: Condition, other: Condition) -> bool:
-    return abs(one.neighbours - other.neighbours) >= LEAST_NEIGHBOURS
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
     """Return the names of inherited variables that differ and that no spec sets; different set-ups may."""
     both = {**one.inherited, **other.inherited}
-    if len(both) < 2 or _set_up(one) != _set_up(other):
+    configs = [each.runs[0].config for each in (one, other)]
+    set_ups = [[(config.get(place) or {}).get("setup") or [] for place in ("slurm", "local")] for config in configs]
+    if len(both) < 2 or set_ups[0] != set_ups[1]:
         return set()
-    own_env = {name for each in (one, other) for name in each.runs[0].config.get("env") or ()}
+    own_env = {name for config in configs for name in config.get("env") or ()}
     names = {name for each in both.values() for name in each} - own_env
     return {name for name in names if len({each.get(name) for each in both.values()}) > 1}
-
-
-def _set_up(condition: Condition) -> list[Any]:
-    config = condition.runs[0].config
-    return [(config.get(section) or {}).get("setup") or [] for section in ("slurm", "local")]
 
 
 def _unlike_devices(one: Condition, other: Condition) -> bool:
     """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
     if len(one.devices) > 1 or len(other.devices) > 1:
         return True
-    return len({*one.devices, *other.devices}) > 1 and _asked_devices(one) == _asked_devices(other)
+    asked = [[each.runs[0].slurm.get(name) for name in _DEVICES] for each in (one, other)]
+    return len({*one.devices, *other.devices}) > 1 and asked[0] == asked[1]
 
 
 def _devices_text(conditions: Iterable[Condition]) -> str:
@@ -294,8 +284,8 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     if lacking:
         least = min(len(one.runs) for one in lacking)
         return Reason(Why.FEW_RUNS, tuple(one.title for one in lacking), least, " run" if least == 1 else " runs")
-    number = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
-    return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=number)
+    detail = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
+    return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
 
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:

@@ -41,7 +41,7 @@ def infeasible(condition: Condition) -> Reason | None:
     """Return the reason that a condition cannot be relied on to run; None if it can."""
     if is_unfinished(condition):
         return Reason(Why.UNFINISHED)
-    if is_screened_out(condition):
+    if all(run.state is RunState.SCREENED for run in condition.runs):
         return Reason(Why.SCREENED, detail=condition.runs[0].reason)
     failed = [run for run in condition.runs if not run.completed]
     if failed:
@@ -70,11 +70,6 @@ def change_text(run: MeasuredRun) -> str:
     if run.micro_batch != run.first_micro_batch:
         return f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
     return run.changes
-
-
-def is_screened_out(condition: Condition) -> bool:
-    """Return whether the screening left all of it out."""
-    return all(run.state is RunState.SCREENED for run in condition.runs)
 
 
 def is_unfinished(condition: Condition) -> bool:
@@ -181,12 +176,8 @@ def faster_out(
 
 def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
     """Return whether it takes less memory than each of these; ties are not transitive, so another may take less."""
-    own, others = _reserved(chosen), [_reserved(one) for one in tied]
+    own, *others = (one.condition.value("mem_reserved_gb") for one in (chosen, *tied))
     return own is not None and all(other is not None and own < other for other in others)
-
-
-def _reserved(one: BaselineComparison) -> float | None:
-    return one.condition.value("mem_reserved_gb")
 
 
 def _thrift(one: BaselineComparison) -> tuple[float, int, float]:

@@ -61,10 +61,8 @@ def _configuration(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     if alone := alone_in_words(run.group, run.world_size):
         yield "ranks that trained alone", alone
     if run.micro_batch != run.first_micro_batch:
-        yield (
-            "micro-batch changed by a retry",
-            f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}, global batch kept",
-        )
+        smaller = f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}, global batch kept"
+        yield "micro-batch changed by a retry", smaller
     if run.changes:
         yield "configuration changed by a retry", f"a retry changed the configuration: {run.changes}"
     if "→" in run.code:
@@ -119,14 +117,9 @@ def _loss(run: MeasuredRun) -> Iterator[tuple[str, str]]:
 
 def _gpus(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     if run.timing and run.gpus.few:
-        yield (
-            "few GPU samples",
-            f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}",
-        )
-    if run.gpus.slowed is not None and run.gpus.slowed > SLOWED:
-        yield (
-            "slowed GPU clocks",
-            f"GPU clocks were held down by heat or hardware for {run.gpus.slowed:.0%} of the time",
-        )
+        few = f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
+        yield "few GPU samples", few
+    if (share := run.gpus.slowed or 0.0) > SLOWED:
+        yield "slowed GPU clocks", f"GPU clocks were held down by heat or hardware for {share:.0%} of the time"
     if run.gpus.ecc_errors:
         yield "GPU memory errors", f"{run.gpus.ecc_errors:,} uncorrected memory errors of a GPU"

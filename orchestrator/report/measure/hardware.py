@@ -111,6 +111,7 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     """Return the telemetry of a run's sampled attempts; `rows` are all attempts of its present configuration."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
+    errors = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
         samples=sum(_fewest(attempt) for attempt in attempts),
@@ -123,13 +124,8 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
         j_per_token=j_per_token(attempts),
         slowed=highest(gpu.slowed for gpu in timed),
         power_capped=highest(gpu.power_capped for gpu in timed),
-        ecc_errors=_ecc_errors(whole),
+        ecc_errors=sum(errors) if errors else None,
     )
-
-
-def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:
-    counts = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
-    return sum(counts) if counts else None
 
 
 def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:

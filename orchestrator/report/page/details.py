@@ -38,15 +38,13 @@ def details(results: Results, ds_configs: Mapping[str, str]) -> Iterator[Section
 def setup(results: Results) -> Section:
     """The fields in which conditions differ, a row a condition, and those that they have in common."""
     each = [(condition.title, dict(_fields(condition))) for condition in results.conditions]
-    columns = {
-        field: {fields.get(field, "") for _, fields in each} for field in dict.fromkeys(chain(*(f for _, f in each)))
-    }
-    varying: Columns[tuple[str, dict[str, str]]] = {"condition": lambda one: one[0]}
-    for name, values in columns.items():
-        if len(values) > 1:
-            varying[name] = _field(name)
-    common = [(field, *values) for field, values in columns.items() if len(values) == 1 and values != {""}]
-    differ = table_of(varying, each, main=len(varying), file="conditions.csv") if len(varying) > 1 else ()
+    names = dict.fromkeys(chain(*(fields for _, fields in each)))
+    columns = {name: {fields.get(name, "") for _, fields in each} for name in names}
+    common = [(name, *values) for name, values in columns.items() if len(values) == 1 and values != {""}]
+    varying: Columns[tuple[str, dict[str, str]]] = {
+        "condition": lambda one: one[0], **{name: _field(name) for name, values in columns.items() if len(values) > 1}
+    }  # fmt: skip
+    differ = table_of(varying, each, main=ALL, file="conditions.csv") if len(varying) > 1 else ()
     heading = "in all conditions" if len(each) > 1 else "field"
     alike = (table((heading, "value"), common),) if common else ()
     return Section("Set-up", tables=(*differ, *alike), folded=True)

@@ -27,7 +27,6 @@ from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.compare.wording import difference, places, span, times
 from dscampaign.orchestrator.report.measure.cost import FailedAttempt
 from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of
-from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -49,25 +48,11 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
     """Yield the sections between the first screen, whose chart they leave out, and the details."""
     shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
-    compared = (
-        (
-            _speed(results, looks, drawn),
-            _learning(results, looks, drawn),
-            _memory(results, looks, drawn),
-            _settings(results, looks),
-        )
-        if drawn
-        else ()
-    )
-    sections = (
-        search_found(results, looks),
-        *compared,
-        _time_to_loss(results, looks),
-        _follow_ups(results),
-        problems(results),
-        _hours(results),
-        _gpus(results, looks),
-    )
+    sections = [search_found(results, looks)]
+    if drawn:
+        sections += [make(results, looks, drawn) for make in (_speed, _learning, _memory)]
+        sections += [_settings(results, looks), _time_to_loss(results, looks)]
+    sections += [_follow_ups(results), problems(results), _hours(results), _gpus(results, looks)]
     for section in sections:
         yield replace(section, charts=tuple(chart for chart in section.charts if chart.name not in shown))
 
@@ -94,7 +79,7 @@ def _metric(name: str) -> Column:
 
     def cell(one: BaselineComparison) -> TableCell:
         value = one.condition.value(name)
-        return TableCell(METRICS[name].number(value), value if value is not None and math.isfinite(value) else None)
+        return TableCell(one.condition.number(name), value if value is not None and math.isfinite(value) else None)
 
     return cell
 
@@ -110,15 +95,14 @@ def _estimate(estimate: Estimate | None, text: Callable[[Estimate], str]) -> Tab
 
 def _charts(drawn: Sequence[WorkloadResults], make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
     """Small multiples: the chart of each workload, with its name."""
-    drawn_charts = [(place, one, make(one)) for place, one in enumerate(drawn, 1)]
-    return tuple(of_workload(chart, one, place, len(drawn)) for place, one, chart in drawn_charts if chart)
+    numbered = enumerate(drawn, 1)
+    return tuple(of_workload(chart, one, place, len(drawn)) for place, one in numbered if (chart := make(one)))
 
 
 def of_workload(chart: Chart, one: WorkloadResults, place: int, several: int) -> Chart:
     """The chart, with the workload in its name and title if there are several."""
-    if several < 2:
-        return chart
-    return Chart(f"{chart.name}_{place}", f"{one.workload.name}: {chart.title}", chart.spec, chart.across)
+    whole = f"{one.workload.name}: {chart.title}"
+    return replace(chart, name=f"{chart.name}_{place}", title=whole) if several > 1 else chart
 
 
 def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
