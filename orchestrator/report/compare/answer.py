@@ -218,7 +218,7 @@ class _Ranking:
         able = {one.condition.name for one in scores if not any(faster(other, one) for other in scores)}
         return max((one for one in self.left if one.condition.name in able), key=pace)
 
-    @property
+    @cached_property
     def _lowest(self) -> BaselineComparison:
         return min(self.left, key=median_loss)
 

@@ -241,9 +241,11 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Rea
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
     """Return the names of inherited variables that differ and that no spec sets; different set-ups may."""
     both = {**one.inherited, **other.inherited}
+    if len(both) < 2:
+        return set()
     configs = [each.runs[0].config for each in (one, other)]
     set_ups = [[(config.get(place) or {}).get("setup") or [] for place in ("slurm", "local")] for config in configs]
-    if len(both) < 2 or set_ups[0] != set_ups[1]:
+    if set_ups[0] != set_ups[1]:
         return set()
     own_env = {name for config in configs for name in config.get("env") or ()}
     names = {name for each in both.values() for name in each} - own_env
@@ -252,10 +254,11 @@ def _unlike_variables(one: Condition, other: Condition) -> set[str]:
 
 def _unlike_devices(one: Condition, other: Condition) -> bool:
     """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
-    if len(one.devices) > 1 or len(other.devices) > 1:
-        return True
+    kinds = {*one.devices, *other.devices}
+    if len(kinds) < 2 or max(len(one.devices), len(other.devices)) > 1:
+        return len(kinds) > 1
     asked = [[each.runs[0].slurm.get(name) for name in _DEVICES] for each in (one, other)]
-    return len({*one.devices, *other.devices}) > 1 and asked[0] == asked[1]
+    return asked[0] == asked[1]
 
 
 def _devices_text(conditions: Iterable[Condition]) -> str:

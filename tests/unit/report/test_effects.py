@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import contrast
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted
@@ -41,17 +39,3 @@ def square(both_s: float, spread: float = 0.001, repeats: int = 3) -> list[Plant
 def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> None:
     said = [effect_line(change) for change in sensitivities(compared(planted(*square(both_s=0.1))))]
     assert any(line.startswith("overlap_comm off → on: 1.25 [1.25, 1.25] × the speed, ") for line in said)
-
-
-def test_intervals_of_a_contrast_hold_the_truth_about_as_often_as_they_say() -> None:
-    """With seven repeats a cell, about nineteen times in twenty."""
-    draw = random.Random(3)
-    held = 0
-    for _ in range(200):
-        cells = [(tuple(draw.gauss(mean, 0.05 * mean) for _ in range(7)), w) for mean, w in ((2.0, 1.0), (1.0, -1.0))]
-        found = contrast(tuple(cells))
-        assert found
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 2.0 <= found.high
-    assert held >= 170
