@@ -149,14 +149,13 @@ class Condition:
 
     def summary(self, metric: str) -> Estimate | float | None:
         """Return a metric over the repeats, combined by the registry's rule; None if unknown."""
-        if metric not in self._summaries:
-            self._summaries[metric] = self._summary(metric)
         return self._summaries[metric]
 
-    _summaries = cached_property[dict[str, Estimate | float | None]](lambda _: {})
+    @cached_property
+    def _summaries(self) -> dict[str, Estimate | float | None]:
+        return {name: self._summary(metric.of, metric.over) for name, metric in METRICS.items()}
 
-    def _summary(self, metric: str) -> Estimate | float | None:
-        of, over = METRICS[metric].of, METRICS[metric].over
+    def _summary(self, of: Callable[[MeasuredRun], float | None], over: OverRepeats) -> Estimate | float | None:
         runs = {OverRepeats.HIGHEST: self.runs, OverRepeats.LOSS: self.learned}.get(over, self.counted)
         values = [value for run in runs if (value := of(run)) is not None]
         if over is OverRepeats.LOSS and not all(map(math.isfinite, values)):
@@ -293,12 +292,11 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
-    groups: dict[str, tuple[MeasuredRun, ...]] = {}
-    for group in grouped(runs, lambda run: run.params):
-        repeats = sorted(group, key=lambda run: run.repeat)
-        first = repeats[0]
-        name = first.name.removesuffix(f"-r{first.repeat}") if first.repeat else first.name
-        groups[name] = tuple(repeats)
+    by_params = [sorted(group, key=lambda run: run.repeat) for group in grouped(runs, lambda run: run.params)]
+    groups = {
+        first.name.removesuffix(f"-r{first.repeat}" if first.repeat else ""): (first, *others)
+        for first, *others in by_params
+    }
     titles = _titles(groups)
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 

@@ -1,8 +1,9 @@
-"""What attempts cost in hours and joules, those too that did not complete."""
+"""Attempts: their cost in hours and joules, and those that failed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dscampaign.db.campaigns import campaign_totals
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.lease import lease_name
+from dscampaign.orchestrator.report.measure.cost import failed_attempts
 from dscampaign.tests.support.planted import START_S, Planted, Try, results_at
 
 PlantStore = Callable[..., str]
@@ -78,3 +80,21 @@ def test_an_attempt_costs_the_gpus_that_it_holds(
     assert run.timing
     assert results.cost.training == pytest.approx(devices * run.timing.window_s)
     assert results.cost.around == pytest.approx(devices * 10.0)
+
+
+@pytest.mark.parametrize(("start_step", "then"), [(None, "attempt 2"), (0, "attempt 2 from step 0")])
+def test_where_a_script_of_its_own_went_on_is_said_only_once_it_is_known(start_step: int | None, then: str) -> None:
+    run: Any = SimpleNamespace(name="r", state=RunState.RUNNING, reason="")
+    same = {"micro_batch": None, "changes": "", "config_hash": "h", "id": 1}
+    first: Any = SimpleNamespace(generation=1, failure_class="crash", evidence={"reason": "boom"}, **same)
+    later: Any = SimpleNamespace(generation=2, failure_class=None, start_step=start_step, **same)
+    [found] = failed_attempts(run, [first, later], {})
+    assert found.then == then
+
+
+@pytest.mark.parametrize("reason", ["KeyError: 'x' · look at x · it failed so three times", ""])
+def test_the_last_failure_has_the_reason_of_the_run(reason: str) -> None:
+    run: Any = SimpleNamespace(name="r", state=RunState.FAILED, reason=reason)
+    attempt: Any = SimpleNamespace(generation=1, failure_class="crash", evidence={"reason": "KeyError: 'x'"})
+    [found] = failed_attempts(run, [attempt], {})
+    assert (found.reason, found.then) == (reason or "KeyError: 'x'", "no further try")
