@@ -15,9 +15,8 @@ from dscampaign.jobs.collect.formats import read_line
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.failures.classify import classify
-from dscampaign.orchestrator.failures.clues import Clue
+from dscampaign.orchestrator.failures.clues import Clue, ends_a_program
 from dscampaign.orchestrator.failures.evidence import Ended
-from dscampaign.orchestrator.failures.log_lines import ends_a_program
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Sureness, Verdict, headline
 

@@ -16,10 +16,9 @@ from functools import partial
 from dscampaign.jobs.agent.evidence import LogLine
 
 from . import devices, exits, node_evidence, words
-from .clues import Clue
+from .clues import Clue, echoes_input, ends_a_program
 from .evidence import Ended, death_signal, first_to_die, gone_before, outcome_of, silent_ranks
 from .groups import gist
-from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
 from .raised import OF_FILES, OF_PROGRAM, Raised
 from .rules import LOG_RULES, RULES, UNREADABLE_INPUT, USER_ACTIONS, Rule, first, gave_up_waiting

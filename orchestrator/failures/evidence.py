@@ -13,8 +13,7 @@ from dscampaign.jobs.shared.user_pattern import UserPattern
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 
-from .clues import Clue
-from .log_lines import clues
+from .clues import Clue, clues
 from .raised import MESSAGE_LIMIT, Frame, Place, places, telling
 
 SIGNAL_SLACK_S = 1.0

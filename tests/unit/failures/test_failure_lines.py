@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.jobs.agent.evidence import LogLine
-from dscampaign.orchestrator.failures.clues import is_cascade
-from dscampaign.orchestrator.failures.log_lines import bare, clues
+from dscampaign.orchestrator.failures.clues import bare, clues, is_cascade
 
 
 def left(*texts: str, file: str = "t_rank0.log") -> list[str]:
