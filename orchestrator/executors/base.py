@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 TERMINAL_STATES = frozenset(
-    {
-        *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED"),
-        *("NODE_FAIL", "BOOT_FAIL", "GONE"),
-    }
+    """COMPLETED FAILED CANCELLED TIMEOUT DEADLINE OUT_OF_MEMORY PREEMPTED NODE_FAIL BOOT_FAIL GONE""".split()  # noqa: SIM905
 )
 """Slurm's final states, and the final state of the local executor.
 
@@ -22,10 +19,8 @@ of a federation, and a job that has LAUNCH_FAILED may be held in the queue. Nor 
 """
 
 LIVE_PENDING = frozenset(
-    {
-        *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
-        *("SPECIAL_EXIT", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"),
-    }
+    """PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT LAUNCH_FAILED
+    RECONFIG_FAIL EXPEDITING""".split()  # noqa: SIM905
 )
 
 ARRAY_LIMIT = 1000

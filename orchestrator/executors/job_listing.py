@@ -117,15 +117,6 @@ class _Answer:
     unrecorded: Collection[Key] = ()
 
 
-@dataclass(frozen=True)
-class _Records:
-    """The accounting's answer; not `kept` if the cluster has none, not `complete` if it did not respond."""
-
-    jobs: Jobs = field(default_factory=dict)
-    kept: bool = True
-    complete: bool = True
-
-
 def _answer(question: _Question, since_s: float) -> _Answer:
     queue = _squeue(question)
     dead = [key for key in question.wanted if key not in queue or any(job.terminal for job in queue[key].values())]
@@ -133,12 +124,12 @@ def _answer(question: _Question, since_s: float) -> _Answer:
         return _Answer(queue, queue)
     # about these alone: a database would look up each of a hundred thousand jobs that wait
     records = _sacct(question.about(dead), since_s, {key for key in dead if key not in queue})
-    if not records.kept:
+    if records is None:
         return _Answer(queue, queue)
-    keys = queue.keys() | records.jobs.keys()
-    joined = {key: _joined(queue.get(key, {}), records.jobs.get(key, {})) for key in keys}
-    unrecorded = [key for key in dead if records.complete and key not in queue and not records.jobs.get(key)]
-    return _Answer({key: views for key, views in joined.items() if views}, queue, records.complete, unrecorded)
+    recorded, complete = records
+    joined = {key: _joined(queue.get(key, {}), recorded.get(key, {})) for key in queue.keys() | recorded.keys()}
+    unrecorded = [key for key in dead if complete and key not in queue and not recorded.get(key)]
+    return _Answer({key: views for key, views in joined.items() if views}, queue, complete, unrecorded)
 
 
 def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> dict[str, JobView]:
@@ -169,15 +160,16 @@ def _squeue(question: _Question) -> Jobs:
     return _task_views(listed, question.wanted)
 
 
-def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _Records:
+def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> tuple[Jobs, bool] | None:
+    """Return the jobs, and whether the accounting responded; None if the cluster has none."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
         done = question.ask(["sacct", "-nP", "-S", since, "-o", SACCT_FORMAT], of_all=["--allusers"])
     except TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
-        return _Records(complete=False)
+        return {}, False
     if NO_ACCOUNTING.search(done.stderr):
-        return _Records(kept=False)
-    return _Records(complete=False) if done.returncode else _Records(_parse_sacct(done.stdout, question, unseen))
+        return None
+    return ({}, False) if done.returncode else (_parse_sacct(done.stdout, question, unseen), True)
 
 
 def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Jobs:
