@@ -11,6 +11,7 @@ What a placeholder becomes depends on its value:
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -22,6 +23,11 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 def prologue() -> list[str]:
     """The lines of shell that come first in every job, before the spec's own `setup`."""
     return _read("prologue.sh").splitlines()
+
+
+def lines(name: str) -> str:
+    """Return the lines of a part of a job script, as they are."""
+    return _read(name).rstrip()
 
 
 def render(template: str, values: Mapping[str, Value]) -> str:
@@ -65,5 +71,6 @@ def _word(value: str | int | Path) -> str:
     return shlex.quote(str(value))
 
 
+@cache
 def _read(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")

@@ -14,56 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dscampaign import sbatch
 from dscampaign.jobs.shared.documents import Document, Number
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
 from dscampaign.orchestrator.spec.shell import whole_lines
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""
-
-_BEGIN: Final = r"""
-dscampaign_note() {
-  local status=$?
-  [ -z "${dscampaign_line:-}" ] || (
-    umask 077
-    printf '%s%d, "host": "%s"}\n' "$dscampaign_line" "$status" "${SLURMD_NODENAME:-$HOSTNAME}" >"$dscampaign_record"
-  )
-}
-dscampaign_check() {
-  local status=$?
-  [ "$status" = 0 ] || [ -z "$dscampaign_failed" ] || exit "$status"
-  dscampaign_failed= dscampaign_line=
-}
-dscampaign_failed=
-trap '{ dscampaign_note; } 2>/dev/null' EXIT
-trap '{ dscampaign_failed=1; } 2>/dev/null' ERR
-""".strip()
-"""Without error output, as all that is added to the lines: `set -x` shows the lines alone."""
-
-_LOGIN: Final = r"""
-if [ -z "${dscampaign_read-}" ] && ! type "$dscampaign_name" >/dev/null 2>&1; then
-  dscampaign_read=1 dscampaign_path=$PATH dscampaign_options=$(set +o)
-  set +eu
-  if [ -r /etc/profile ]; then . /etc/profile; fi
-  for dscampaign_file in ~/.bash_profile ~/.bash_login ~/.profile; do
-    if [ -r "$dscampaign_file" ]; then . "$dscampaign_file"; break; fi
-  done
-  PATH=$dscampaign_path:$PATH
-  eval "$dscampaign_options"
-fi
-if [ "$dscampaign_name $(type -t conda)" = "conda file" ]; then eval "$(conda shell.bash hook)"; fi
-dscampaign_failed=
-""".strip()
-"""Make the command known as a login shell would; programs that were on the PATH stay the first."""
-
-_AFTER: Final = rf"""
-for dscampaign_python in "$(command -v python)" "$(command -v python3)"; do
-  case "$dscampaign_before" in
-    *":$dscampaign_python:"*) ;;
-    *) if [ -x "$dscampaign_python" ]; then export {SETUP_PYTHON}="$dscampaign_python"; break; fi ;;
-  esac
-done 2>/dev/null
-""".strip()
 
 _BEFORE: Final = 'dscampaign_before=":$(command -v python):$(command -v python3):"'
 _ACTIVATES: Final = re.compile(r"\bactivate\b")
@@ -91,14 +48,16 @@ def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
     if not any(map(str.strip, lines)):
         return []
     folder = shlex.quote(str(batch))
-    begin = [f"dscampaign_record={folder}/setup-{index}.json", f"dscampaign_login={shlex.quote(_LOGIN)}", _BEGIN]
+    login = shlex.quote(sbatch.lines("setup_login.sh"))
+    begin = [f"dscampaign_record={folder}/setup-{index}.json", f"dscampaign_login={login}"]
     before, after = python_chosen(lines)
-    return [before, *begin, *_checked(lines), after, "{ trap - ERR; } 2>/dev/null"]
+    return [before, *begin, sbatch.lines("setup_begin.sh"), *_checked(lines), after, "{ trap - ERR; } 2>/dev/null"]
 
 
 def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
     """Return the shell lines around ``lines`` that export the Python that they choose as `SETUP_PYTHON`."""
-    return "dscampaign_before=" if any(map(_ACTIVATES.search, lines)) else _BEFORE, _AFTER
+    before = "dscampaign_before=" if any(map(_ACTIVATES.search, lines)) else _BEFORE
+    return before, sbatch.render("setup_python.sh", {"variable": SETUP_PYTHON}).rstrip()
 
 
 def _checked(lines: Sequence[str]) -> Iterator[str]:

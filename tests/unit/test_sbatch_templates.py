@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign import sbatch
 
-SCRIPTS = ("prologue.sh", "run.sbatch", "reconciler.sbatch")
+SCRIPTS = sorted(path.name for path in Path(sbatch.__file__).parent.glob("*.s[hb]*"))
 RECONCILER: dict[str, sbatch.Value] = {
     "name": "reconcile-demo",
     "log": Path("/shared/my logs/reconciler.log"),
