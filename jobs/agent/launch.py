@@ -168,7 +168,11 @@ def environment(
         **payload.env,
         **_contract(payload, paths, resume),
     }
-    env |= _places(payload, copy, env)
+    workdir = _workdir(payload)
+    env |= {"CAMPAIGN_WORKDIR": workdir, "CAMPAIGN_CODE": payload.code if copy else ""}
+    env["CAMPAIGN_CODE_ROOT"] = copy.root if copy else ""
+    if env.get("PYTHONPATH"):
+        env["PYTHONPATH"] = in_copy_paths(env["PYTHONPATH"], workdir, copy, Path(payload.code))
     env |= allocator_default(payload, env)
     env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
     env["CAMPAIGN_VISIBLE_DEVICES"] = node.visible_devices if payload.gpus_per_node else ""
@@ -208,20 +212,10 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
         "COLUMNS": "240",  # Rich, as of Lightning, wraps lines that are written to a file
     }
     if not payload.gpus_per_node:
-        defaults |= {"DS_ACCELERATOR": "cpu"} | (
-            {launchers.ON_CPUS: "true"} if payload.launcher == "accelerate" else {}
-        )
+        defaults["DS_ACCELERATOR"] = "cpu"
+        if payload.launcher == "accelerate":
+            defaults[launchers.ON_CPUS] = "true"
     return {name: value for name, value in defaults.items() if name not in base}
-
-
-def _places(payload: Payload, copy: CodeCopy | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the folders of a rank's start and of its code. The launcher itself starts elsewhere, see `Agent`."""
-    workdir = _workdir(payload)
-    values = {"WORKDIR": workdir, "CODE": payload.code if copy else "", "CODE_ROOT": copy.root if copy else ""}
-    places = {f"CAMPAIGN_{name}": value for name, value in values.items()}
-    if paths := env.get("PYTHONPATH"):
-        places["PYTHONPATH"] = in_copy_paths(paths, workdir, copy, Path(payload.code))
-    return places
 
 
 def _workdir(payload: Payload) -> str:

@@ -6,11 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.files.atomic_files import create_exclusively, load_json, read_json
+from dscampaign.files.atomic_files import create_exclusively, read_json
 from dscampaign.files.ownership import planted
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.documents import decode
@@ -99,7 +100,10 @@ class Search:
         """
         share = self._payload.share or size
         lines = events(paths.metrics, "trial")
-        trials, too_big = list(_trials(lines)), min(_did_not_fit(paths, self._payload.world_size), default=None)
+        records = [read_json(paths.did_not_fit(rank)) or {} for rank in range(self._payload.world_size)]
+        failed = [record.get("micro_batch") for record in records]
+        trials = list(_trials(lines))
+        too_big = min((each for each in failed if type(each) is int), default=None)
         self._too_big = too_big or self._too_big
         if not trials and too_big and (smaller := smaller_size(share, size)):
             return replace(start, search_from=smaller, port=free_port())
@@ -148,20 +152,8 @@ def _round(payload: Payload, size: int) -> AttemptPaths:
 
 def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[SizeTrial]:
     for line in lines:
-        try:
-            yield decode(SizeTrial, {name: line.get(name) for name in SizeTrial.__dataclass_fields__})
-        except ValueError:
-            continue
-
-
-def _did_not_fit(paths: AttemptPaths, ranks: int) -> Iterator[int]:
-    for rank in range(ranks):
-        try:
-            record = load_json(paths.did_not_fit(rank)) or {}
-        except (OSError, ValueError):
-            continue
-        if type(size := record.get("micro_batch")) is int:
-            yield size
+        with suppress(ValueError):
+            yield decode(SizeTrial, line)
 
 
 def _in_words(result: dict[str, Any]) -> str:

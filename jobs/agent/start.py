@@ -16,7 +16,6 @@ from dscampaign.files.atomic_files import create_exclusively, read_json, write_a
 from dscampaign.files.ownership import distrust, open_trusted, planted
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import checkpoint
-from dscampaign.jobs.shared.checkpoint import Checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
 from dscampaign.jobs.shared.job_array import read_payload
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
@@ -56,7 +55,10 @@ class Starter:
         `timeout_s`.
         """
         if self._node.rank == 0:
-            if not self._take(self._paths.claim) or self._may_not_begin():
+            if not self._take(self._paths.claim):
+                return None
+            if self._closed():  # with the claim in hand: a reconciler that closes the attempt after this sees the claim
+                print(f"not run: {self._paths.dir.name} of {self._payload.run} is over", file=sys.stderr)
                 return None
             copy = self._verified_code()
             return Begun(self._announce(), self._payload, copy)
@@ -95,13 +97,6 @@ class Starter:
         print(f"not mine: {self._paths.dir.name} of {self._payload.run} belongs to {holder}", file=sys.stderr)
         return False
 
-    def _may_not_begin(self) -> bool:
-        """Ask with the claim in hand: a reconciler that closes the attempt after this sees the claim."""
-        if not self._closed():
-            return False
-        print(f"not run: {self._paths.dir.name} of {self._payload.run} is over", file=sys.stderr)
-        return True
-
     def _given_up(self) -> bool:
         if self._payload.code and CopyPaths(Path(self._payload.code)).damaged.exists():
             return True
@@ -133,14 +128,14 @@ class Starter:
         payload.write_configs(self._paths)
         if payload.python == os.environ.get(SETUP_PYTHON):
             self.tell("python", message=f"runs {payload.python}, which `setup` chose")
-        resumed = self._verified_checkpoint()
+        resume, step = self._checkpoint()
         start = Start(
             job_id=self._node.job_id,
             host=self._node.name,
             address=self._node.address(payload.nodes),
             port=free_port(),
-            resume=str(resumed.path) if resumed else self._scripts_checkpoint(),
-            start_step=resumed.step if resumed else 0 if payload.steps_decide else None,
+            resume=resume,
+            start_step=step,
             started_s=time.time(),
             micro_batch=None if searches else payload.micro_batch,
             accumulation=None if searches else payload.accumulation,
@@ -162,31 +157,29 @@ class Starter:
             self.tell("micro_batch_known", reason=f"micro-batch {sizes[0]}, as found by a run like this one")
         return sizes is None and self._payload.share != 1
 
-    def _verified_checkpoint(self) -> Checkpoint | None:
+    def _checkpoint(self) -> tuple[str, int | None]:
+        """Return the checkpoint to resume from, "" for none, and its step, None if only the script knows."""
+        payload, folder = self._payload, self._run_paths.checkpoints(self._payload.config_hash)
+
+        def skipped(path: Path, reason: str) -> None:
+            self.tell("checkpoint_skipped", reason=reason, path=str(path))
+
         with self._beating():
             newest = checkpoint.newest_verified(
-                self._run_paths.checkpoints(self._payload.config_hash),
-                self._payload.config_hash,
-                self._payload.world_size,
-                zero_stage=self._payload.zero_stage,
-                arrangement=self._payload.arrangement,
+                folder,
+                payload.config_hash,
+                payload.world_size,
+                zero_stage=payload.zero_stage,
+                arrangement=payload.arrangement,
                 patience_s=AWAY_S,
-                on_skip=lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path)),
+                on_skip=skipped,
             )
-        step, recorded = newest.step if newest else 0, self._payload.min_resume_step
-        if self._payload.steps_decide and step < recorded:  # a script of one's own looks for its checkpoints itself
+            scripts = "" if newest or payload.train else script_checkpoints.newest(folder, skipped)
+        step, recorded = newest.step if newest else 0, payload.min_resume_step
+        if payload.steps_decide and step < recorded:  # a script of one's own looks for its checkpoints itself
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
             self.tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
-        return newest
-
-    def _scripts_checkpoint(self) -> str:
-        if self._payload.train:
-            return ""
-        with self._beating():
-            folder = self._run_paths.checkpoints(self._payload.config_hash)
-            return script_checkpoints.newest(
-                folder, lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path))
-            )
+        return str(newest.path) if newest else scripts, step if newest or payload.steps_decide else None
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:

@@ -53,10 +53,7 @@ class MetricSource(ABC):
 
     @abstractmethod
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
-        """Return the new lines, and whether there may be more; ``last``: the script has ended.
-
-        Raises OSError: it cannot be read now.
-        """
+        """Return the new lines, and whether there may be more; ``last``: the script has ended. Raises OSError."""
 
     def _is_time_to_search(self) -> bool:
         now_s = time.monotonic()

@@ -43,7 +43,8 @@ class Forwarding:
         last = False
         while not last:
             last = over.is_set()
-            if self._superseded():
+            current = read_json(self._run_paths.current)
+            if current is not None and current["generation"] > self._payload.generation:
                 return  # a newer attempt goes on with the run
             try:
                 self._pass_on()
@@ -114,10 +115,6 @@ class Forwarding:
     def _save(self, state: State) -> None:
         make_below(self._run_paths.dir, self._state_file.parent, closed=True)
         write_atomically(self._state_file, json.dumps(asdict(state)))
-
-    def _superseded(self) -> bool:
-        current = read_json(self._run_paths.current)
-        return current is not None and current["generation"] > self._payload.generation
 
     def _failed(self, exc: Exception) -> None:
         self._failures += 1

@@ -224,10 +224,7 @@ class ChildFailed(Exception):
 
 
 def run_program(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: Path) -> None:
-    """Run a program to its end, in the folder of its log, where nothing shadows a module.
-
-    Raises ChildFailed: it ended badly, or not in time.
-    """
+    """Run a program to its end, in the folder of its log, where nothing shadows a module. Raises ChildFailed."""
     with open(log, "wb", opener=open_private) as output:
         try:
             child = subprocess.Popen(

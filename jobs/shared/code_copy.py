@@ -77,10 +77,7 @@ class CopyPaths:
         return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
 
     def read(self) -> CodeCopy:
-        """Return the required content of the copy.
-
-        Raises DamagedCopy: it is not there, or not of its name; OSError: it cannot be read for now.
-        """
+        """Return the required content of the copy. Raises DamagedCopy, OSError."""
         try:
             copy = CodeCopy.read(self.manifest)
         except (TypeError, ValueError, AttributeError) as exc:

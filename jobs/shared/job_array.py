@@ -43,10 +43,7 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
 
 
 def read_payload(file: FileIO, path: Path, index: int) -> Payload:
-    """Return the payload of task ``index`` from the open file at ``path``.
-
-    Raises OSError: it cannot be read; ValueError: it has no payload of this version for that task.
-    """
+    """Return the payload of task ``index`` from the open file at ``path``. Raises OSError, ValueError."""
     with BufferedReader(file) as lines:
         offsets = _object(lines.readline(), path).get(_OFFSETS)
         if not isinstance(offsets, list) or not 0 <= index < len(offsets) or type(offsets[index]) is not int:
@@ -78,10 +75,7 @@ def make_closed(batch: Path) -> None:
 
 
 def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
-    """Close tasks of an array; once this returns, they stay closed.
-
-    Raises OSError: the shared folder takes no files, or the array's folder is gone, and with it its payloads.
-    """
+    """Close tasks of an array; once this returns, they stay closed. Raises OSError."""
     # A full disk may have cut what was written before: without the first newline, `1` and `7` would close task 17.
     lines = "".join(f"\n{task}" for task in sorted(tasks)) + "\n"
     with open(closed_file(batch), "ab", opener=open_private) as file:

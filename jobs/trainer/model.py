@@ -159,10 +159,7 @@ def causal_sdpa(
 
 
 def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTrainedConfig:
-    """Return the model's configuration before its vocabulary is padded.
-
-    Raises ValueError: a field of the model is misspelt; OSError: the hub does not have the model, or cannot be reached.
-    """
+    """Return the model's configuration before its vocabulary is padded. Raises ValueError, OSError."""
     fields = config.model
     if isinstance(fields, str):
         shape = None if config.pretrained else find_shape(fields)

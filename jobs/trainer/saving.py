@@ -39,10 +39,7 @@ _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|io
 
 
 def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: dict[str, float]) -> None:
-    """Write the checkpoint of ``step``, complete or not at all. All ranks call it.
-
-    Raises OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
-    """
+    """Write the checkpoint of ``step``, complete or not at all. All ranks call it. Raises OSError."""
     _require_room(job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
     try:
