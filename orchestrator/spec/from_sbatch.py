@@ -37,7 +37,10 @@ _NEEDLESS: Final = {
 _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your shell before `submit`"
 _RANKS: Final = "ranks find each other and their GPUs without it"
 _OTHER_FILE: Final = "this file may start the training: read it with --from-sbatch, below the #SBATCH lines of this one"
-_BEFORE: Final = "run it before `submit`, or as a line of `slurm.setup`"
+_BEFORE: Final = (
+    "if it starts the training, write its script or `-m MODULE` in `command`; else run it before `submit`, or as a line"
+    " of `slurm.setup`"
+)
 _LOGS: Final = "logs go to the attempt's folder, and `campaign logs` shows them"
 _AFTER: Final = "run it once the campaign is done"
 _RENDEZVOUS: Final = re.compile(
@@ -61,6 +64,8 @@ _DEFAULT: Final = re.compile(
 """A condition that sets variables which are empty."""
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq\s+(\d+)\s+(\d+)\)")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
+_RUN_VALUED: Final = ("name", "prefix", "cwd", "with", "extra", "group", "python")
+"""Options of `conda run` and `uv run` with a value."""
 _VALUED: Final = frozenset(
     """-B -b --bind --pwd --cwd --cd --env --env-file -H --home -W --workdir -S --scratch -o --overlay""".split()  # noqa: SIM905
 )
@@ -278,6 +283,10 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         if name.startswith("container_"):
             take_container(draft, name, value)
     draft.line = _in_folder(draft, line)
+    if (part := line.sizes.get("nodes", 0)) and part < int(draft.sizes["nodes"]):
+        draft.unclear.append(
+            (place, f"it runs on {part} of the job's nodes: write the resources of one run in `slurm`")
+        )
     refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
     draft.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
     draft.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
@@ -347,16 +356,18 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
             draft.unclear.append((place, f"{name} {_HIDDEN}"))
         elif _RENDEZVOUS.fullmatch(name):
             draft.needless.append((place, f"{words[0]}: {_RANKS}"))
+        elif "$" in value:
+            _take_setup(draft, place, f'export {name}="{value}"')
         elif value:
             draft.env[name] = value
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
-        name, value, used = option(words[2:], {"n": "name", "p": "prefix"})
-        has_name = words[2].startswith("-") and name in ("name", "prefix")
-        draft.setup.append(f"conda activate {value}" if has_name else "source .venv/bin/activate")
-        words = words[2 + (used if has_name else 0) :]
+        words, environment = words[2:], ""
         while words and words[0].startswith("-"):
-            words = words[1:]
+            name, value, used = option(words, {"n": "name", "p": "prefix"})
+            environment = value if name in ("name", "prefix") else environment
+            words = words[used if name in _RUN_VALUED else 1 :]
+        draft.setup.append(f"conda activate {environment}" if environment else "source .venv/bin/activate")
     return words
 
 

@@ -117,6 +117,10 @@ def test_seeds_become_repeats(lines: str, words: list[str]) -> None:
         ("[ -d c ] && R=c\npython t.py $R", "#   2: [ -d c ] && R=c: a condition"),
         ("python data.py\npython train.py\npython eval.py", "#   2: data.py: run it before `submit`"),
         ("#SBATCH -N 1-2\npython t.py", "  nodes: 2\n"),
+        ("conda run --no-capture-output -n e python t.py", "- conda activate e\n"),
+        ("P=$PWD:$P python t.py", '- export P=".:$P"\n'),
+        ("#SBATCH -N2\nfor a in 1 2; do srun -N1 python t.py $a & done", "it runs on 1 of the job's nodes"),
+        ("tune run --nnodes 2 full", "if it starts the training, write its script"),
     ],
 )
 def test_the_rest_of_a_line_is_accounted_for(lines: str, words: str) -> None:
