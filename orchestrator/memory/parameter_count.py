@@ -7,49 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, Shape, find_shape
+from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, Shape, find_shape
 
-# What a Transformers configuration has where a field is not given. None: it follows from another field.
-_GPT2: Final[Mapping[str, Any]] = {
-    "vocab_size": 50_257,
-    "n_positions": 1024,
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_inner": None,
-    "tie_word_embeddings": True,
-    "add_cross_attention": False,
-}
 _GPT2_ALIASES: Final = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
     "num_hidden_layers": "n_layer",
 }
-_OPT: Final[Mapping[str, Any]] = {
-    "vocab_size": 50_272,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "ffn_dim": 3072,
-    "max_position_embeddings": 2048,
-    "word_embed_proj_dim": None,
-    "do_layer_norm_before": True,
-    "_remove_final_layer_norm": False,
-    "enable_bias": True,
-    "layer_norm_elementwise_affine": True,
-    "tie_word_embeddings": True,
-}
 _OPT_EXTRA_POSITIONS: Final = 2  # its table of positions begins two rows late
-_LLAMA: Final[Mapping[str, Any]] = {
-    "vocab_size": 32_000,
-    "hidden_size": 4096,
-    "intermediate_size": 11_008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-}
 
 
 _MOST: Final = 10**18
@@ -81,14 +46,18 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
 
 
 def count_of_shape(shape: Shape, sharers: int = 1) -> int | None:
-    """Parameters of a configuration of type gpt2, opt or llama; None for other types."""
+    """Parameters of a configuration of type gpt2, opt or llama; None for other types.
+
+    The defaults of Transformers are the sizes of a published model.
+    """
     match shape.get("model_type"):
         case "gpt2":
-            parameters = _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
+            own = {_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}
+            parameters = _gpt2({**SHAPES["gpt2"], **own})
         case "opt":
-            parameters = _opt({**_OPT, **shape})
+            parameters = _opt({**SHAPES["facebook/opt-125m"], **shape})
         case "llama":
-            parameters = _llama({**_LLAMA, **shape})
+            parameters = _llama({**SHAPES["meta-llama/Llama-2-7b-hf"], "num_key_value_heads": None, **shape})
         case _:
             return None
     if parameters is None:
@@ -123,37 +92,37 @@ def _linear(inputs: int, outputs: int, *, bias: bool) -> int:
 
 
 def _gpt2(c: Mapping[str, Any]) -> _Count | None:
-    if c["add_cross_attention"]:
+    if c.get("add_cross_attention"):
         return None
-    width, inner = c["n_embd"], c["n_inner"] or 4 * c["n_embd"]
+    width, inner = c["n_embd"], c.get("n_inner") or 4 * c["n_embd"]
     attention = _linear(width, 3 * width, bias=True) + _linear(width, width, bias=True)
     block = attention + _linear(width, inner, bias=True) + _linear(inner, width, bias=True) + 2 * 2 * width
-    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width + c["n_positions"] * width
+    tables = (1 if c.get("tie_word_embeddings", True) else 2) * c["vocab_size"] * width + c["n_positions"] * width
     return tables + c["n_layer"] * block + 2 * width, c["n_layer"] * (block - 2 * width - 2 * 2 * width)
 
 
 def _opt(c: Mapping[str, Any]) -> _Count:
-    width, bias = c["hidden_size"], c["enable_bias"]
-    norm = 2 * width if c["layer_norm_elementwise_affine"] else 0
+    width, bias = c["hidden_size"], c.get("enable_bias", True)
+    norm = 2 * width if c.get("layer_norm_elementwise_affine", True) else 0
     feed = _linear(width, c["ffn_dim"], bias=bias) + _linear(c["ffn_dim"], width, bias=bias)
     block = 4 * _linear(width, width, bias=bias) + feed + 2 * norm
-    embedded = c["word_embed_proj_dim"] or width
+    embedded = c.get("word_embed_proj_dim") or width
     projections = 0 if embedded == width else 2 * embedded * width
-    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * embedded
+    tables = (1 if c.get("tie_word_embeddings", True) else 2) * c["vocab_size"] * embedded
     positions = (c["max_position_embeddings"] + _OPT_EXTRA_POSITIONS) * width
-    last_norm = norm if c["do_layer_norm_before"] and not c["_remove_final_layer_norm"] else 0
+    last_norm = norm if c.get("do_layer_norm_before", True) and not c.get("_remove_final_layer_norm") else 0
     cut = c["num_hidden_layers"] * (block - 2 * width * bias - 2 * norm)
     return tables + positions + projections + c["num_hidden_layers"] * block + last_norm, cut
 
 
 def _llama(c: Mapping[str, Any]) -> _Count:
     width, inner, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
-    head = c["head_dim"] or width // heads
+    head = c.get("head_dim") or width // heads
     queries, keys = heads * head, (c["num_key_value_heads"] or heads) * head
-    bias = c["attention_bias"]
+    bias, mlp_bias = c.get("attention_bias", False), c.get("mlp_bias", False)
     into_heads = _linear(width, queries, bias=bias) + 2 * _linear(width, keys, bias=bias)
     attention = into_heads + _linear(queries, width, bias=bias)
-    feed = 2 * _linear(width, inner, bias=c["mlp_bias"]) + _linear(inner, width, bias=c["mlp_bias"])
-    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width
-    cut = c["num_hidden_layers"] * (attention + feed - width * bias - width * c["mlp_bias"])
+    feed = 2 * _linear(width, inner, bias=mlp_bias) + _linear(inner, width, bias=mlp_bias)
+    tables = (2 - bool(c.get("tie_word_embeddings"))) * c["vocab_size"] * width
+    cut = c["num_hidden_layers"] * (attention + feed - width * bias - width * mlp_bias)
     return tables + c["num_hidden_layers"] * (attention + feed + 2 * width) + width, cut
