@@ -93,10 +93,7 @@ class WaitedJob(NamedTuple):
 class JobArray:
     """Attempts with equal resources, submitted as one job array; ``folder`` holds their payloads.
 
-    Attributes:
-        program: The module that runs on each node, with the folder as its argument.
-        workdir: Folder in which it and the spec's `setup` start; None for that of this process.
-        shared: Whether a job runs several attempts, `lanes` at a time, see `jobs.agent.shared_job`.
+    A ``shared`` job runs several attempts, ``lanes`` at a time. Without a ``workdir`` it starts in this process's.
     """
 
     token: str
@@ -119,10 +116,7 @@ def owner(folder: Path | None) -> int:
 
 
 def own_python() -> list[str]:
-    """Return the start of a command that runs our modules, which neither the present folder nor `setup` may shadow.
-
-    If this process needs none of Python's variables, an agent needs none that `setup` sets.
-    """
+    """Return the start of a command that runs our modules, which neither the folder nor `setup` may shadow."""
     alone = not any(os.environ.get(name) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE"))
     return [sys.executable, "-PE" if alone else "-P", "-u", "-m"]
 

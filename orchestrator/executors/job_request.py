@@ -265,10 +265,9 @@ def jobs_by_width(
 
 
 def shared_jobs(items: Sequence[_T], most: int, run_of: Callable[[_T], RunRow | Run]) -> list[list[_T]]:
-    """Return what each job of so many runs runs, in its order.
+    """Return the runs of each job, in its order: all runs of a repeat together if they fit.
 
-    All runs of a repeat go into one job if they fit: the drift of a machine, and its faults, then affect all conditions
-    alike. Their order rotates by repeat, so that none is always the first.
+    The drift of a machine then affects all conditions alike. Their order rotates by repeat: none is always first.
     """
     if most == 1:
         return [[item] for item in items]

@@ -1,7 +1,6 @@
-"""Attempts as processes of this machine, behind the same interface as Slurm.
+"""Attempts as processes of this machine. The process table is the queue: a process that is not there has ended.
 
-The process table is the queue: an attempt's agent carries its token in its command line, so one scan of /proc shows all
-that run, of any submitter, also those that this program forgot. A process that is not there has ended.
+An agent carries its token in its command line, so one scan of /proc shows all that run, of any submitter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The answer of sbatch: the id of the submitted job, or why there is none. Pure.
 
-Banners of the site, notes of its plugins and errors that sbatch got over come before the line that decides, and may
-hold any text. So one line is judged, and if a job may exist all the same, the answer is unclear.
+Banners, notes of plugins and errors that sbatch got over come before the line that decides: one line is judged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Attempts as Slurm's jobs: submitted through submitit, which this module alone loads, listed by `job_listing`.
 
-submitit writes the submission file and its command line; nothing else of it is used. Its payload would be a pickle, and
-its view of a job's state is not ours (it takes PREEMPTED for running). A failed sbatch may have submitted all the same:
-"Socket timed out on send/recv operation".
+submitit writes the submission file and its command line; its view of a job's state is not ours.
 """
 
 from __future__ import annotations

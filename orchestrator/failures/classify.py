@@ -1,9 +1,8 @@
 """Evidence → failure class. Pure.
 
-The earliest error over all ranks is the root cause: a rank that dies makes the others fail in their collectives, and
-the launcher reports the first dead process that it polls. So the ranks' own records come before any log line, and
-Slurm's state only decides if Slurm ended the job. The complaint of a rank after another has died (a cascade) proves
-nothing beside any other evidence: the rank that died may have left no record at all.
+The earliest error over all ranks is the root cause: a rank that dies makes the others fail in their collectives. So the
+ranks' own records come before any log line, and Slurm's state only decides if Slurm ended the job. The complaint of a
+rank after another has died (a cascade) proves nothing beside any other evidence.
 """
 
 from __future__ import annotations

@@ -25,15 +25,9 @@ _Count = tuple[int, int]
 
 
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None, sharers: int = 1) -> int | None:
-    """Return the number of a model's parameters; shared parameters count once.
+    """Return the number of a model's parameters, shared ones once, without padding of the vocabulary; None if unknown.
 
-    Args:
-        model: As `train.model` names it: a name, a folder, or the fields of a configuration.
-        tokenizer: As `train.tokenizer` names it: it decides an inline configuration's vocabulary.
-        sharers: Ranks that share each layer (`train.tensor_parallel`): the part of a rank is counted.
-
-    Returns:
-        The number without any padding of the vocabulary; None if only the hub or Transformers knows it.
+    `model` and `tokenizer` are as in `train`; if ranks share each layer (`sharers`), the part of a rank is counted.
     """
     shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
     if shape is None:

@@ -1,8 +1,7 @@
 """The memory ledger: the measured memory of a configuration, and the micro-batch that follows from it. Pure.
 
-The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of the
-samples. Measurements of runs with the same memory key decide where the next run of that key starts, so a single
-out-of-memory is enough for all of them.
+The memory of a rank is `a + b x micro_batch`. Measurements of runs with the same memory key decide where the next run
+of that key starts, so a single out-of-memory is enough for all of them.
 """
 
 from __future__ import annotations
@@ -44,13 +43,7 @@ _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps
 
 @dataclass(frozen=True)
 class Choice:
-    """A micro-batch to try.
-
-    Attributes:
-        micro_batch: samples of one forward pass on a rank.
-        predicted_gb: its predicted peak memory in GB; None if unknown.
-        why: the reason for it; "" for the spec's own.
-    """
+    """A micro-batch to try, its predicted peak memory if that is known, and the reason; "" for the spec's own."""
 
     micro_batch: int
     predicted_gb: float | None
@@ -61,13 +54,10 @@ class Choice:
 
 
 def memory_key(config: RunConfig) -> str | None:
-    """Return the key of all that determines a rank's memory except its micro-batch; equal keys share a ledger.
+    """Return the key of all that determines a rank's memory except its micro-batch; None for a script's own batches.
 
-    Of a command, all arguments, the environment and all sizes count, because their effect is unknown; learning rate,
-    length and logging do not.
-
-    Returns:
-        At most 150 characters, readable at the front; None for a script that manages its own batches.
+    Of a command, all arguments, the environment and all sizes count, because their effect is unknown. The key has at
+    most 150 characters, and is readable at the front.
     """
     if config.train.global_batch is None:
         return None
@@ -268,9 +258,7 @@ def _rising_line(points: Sequence[tuple[int, float]]) -> tuple[float, float] | N
 def start_micro_batch(global_batch: int, world_size: int, requested: int, ledger: Ledger) -> Choice:
     """Return the micro-batch to start a run with: the spec's, or less if that is known not to fit.
 
-    Args:
-        world_size: Ranks, or groups of ranks that share samples.
-        requested: The spec's micro-batch, a divisor of a rank's share.
+    `requested` is the spec's, a divisor of a rank's share; ranks that share samples count as one in `world_size`.
     """
     if ledger.fits(requested) is not False:
         return Choice(requested, ledger.predict_gb(requested))

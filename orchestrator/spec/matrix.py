@@ -322,12 +322,9 @@ def axis_fields() -> dict[str, tuple[type[BaseModel], str]]:
 def run_name(
     labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, others: Container[str] = frozenset()
 ) -> str:
-    """Return the name of a run, such as `zero_stage-2_precision-bf16`.
+    """Return the name of a run, such as `zero_stage-2_precision-bf16`, unlike those of others.
 
-    Args:
-        labels: Names and values that separate its point from others; an empty name stands for a value alone.
-        suffix: Separates it from other runs of the point, such as `-r1`.
-        config_hash: Settles a clash with the names of others.
+    Of its labels, an empty name stands for a value alone; a digest settles a clash; `suffix` ends it, such as `-r1`.
     """
     words = [f"{_safe(key)}-{value_slug(value)}" if key else value_slug(value) for key, value in labels]
     name = _fit("_".join(words) or "run", _MAX_NAME - len(suffix)) + suffix

@@ -184,9 +184,7 @@ def option(
 ) -> tuple[str, str, int]:
     """Return the first option: its name with `_` for `-`, its value, and the number of words that it takes.
 
-    Args:
-        letters: Long names of short options.
-        ends: Whether a word that follows shows that the option is a flag.
+    `ends` returns whether a word that follows shows that the option is a flag.
     """
     text, equals, value = words[0].partition("=")
     name = text.lstrip("-").replace("-", "_")

@@ -41,13 +41,7 @@ def canonical(data: Mapping[str, Any], origins: Origins) -> tuple[dict[str, Any]
     """Replace a strategy by its fields, and move the values of `deepspeed` that have a field in `train` there.
 
     These are the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
-
-    Args:
-        data: One run's values as given, without defaults.
-        origins: Gets the place of each value that is moved.
-
-    Returns:
-        A changed copy, and a finding for each value that is given twice and differs.
+    `origins` gets the place of each value that is moved. Values that are given twice and differ are findings.
     """
     # only these two are changed
     result = {**data, **{name: deepcopy(data[name]) for name in ("deepspeed", "train") if name in data}}
