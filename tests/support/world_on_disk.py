@@ -39,19 +39,7 @@ SPEC: dict[str, Any] = {
 
 
 class Cluster:
-    """An executor that takes everything and shows what it took; ``submit`` and ``list_jobs`` can be made to fail.
-
-    Attributes:
-        jobs: by (token, index).
-        submitted: every batch that was really taken.
-        on_submit: called with the batch before it is taken; what it raises, the caller sees.
-        after_submit: the same, once it is taken.
-        on_look: called before each look.
-        complete: whether a look finds out everything.
-        rivals: attempts with several jobs.
-        waited: what the last look was told to have waited.
-        name: the cluster's.
-    """
+    """An executor that takes everything and shows what it took; ``submit`` and ``list_jobs`` can be made to fail."""
 
     intent_grace_s = 0.0
     lost_grace_s = 0.0
@@ -59,15 +47,15 @@ class Cluster:
     user = 0
 
     def __init__(self) -> None:
-        self.jobs: dict[tuple[str, int], JobView] = {}
-        self.submitted: list[JobArray] = []
+        self.jobs: dict[tuple[str, int], JobView] = {}  # by (token, index)
+        self.submitted: list[JobArray] = []  # every batch that was really taken
         self.cancelled: list[str] = []
-        self.on_submit: Callable[[JobArray], None] = lambda _: None
+        self.on_submit: Callable[[JobArray], None] = lambda _: None  # before it is taken; the caller sees its errors
         self.after_submit: Callable[[JobArray], None] = lambda _: None
-        self.on_look: Callable[[], None] = lambda: None
-        self.complete = True
-        self.waited: list[WaitedJob] = []
-        self.rivals: dict[tuple[str, int], list[JobView]] = {}
+        self.on_look: Callable[[], None] = lambda: None  # called before each look
+        self.complete = True  # whether a look finds out everything
+        self.waited: list[WaitedJob] = []  # of the last look
+        self.rivals: dict[tuple[str, int], list[JobView]] = {}  # attempts with several jobs
         self.name = ""
 
     def submit(self, batch: JobArray) -> list[str]:
