@@ -51,7 +51,9 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     for campaign_id, heard_s in conn.execute(heard.group_by(run.campaign_id)):
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
     seconds = rank_seconds(conn, looked_s)
-    early = _completed_early(conn)
+    completed = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
+    completed = completed.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
+    early = {row[0]: row[1] for row in conn.execute(completed.group_by(run.campaign_id))}
     return {
         key: CampaignTotals(numbers, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
         for key, numbers in counts.items()
@@ -108,13 +110,6 @@ def _asked() -> list[Label[Any]]:
     own = cast(config["slurm", "gpus_per_run"].as_integer(), String)
     columns = func.coalesce(own, gpus), case((own.is_(None), gres)), config["ranks_per_node"].as_integer()
     return [column.label(name) for column, name in zip(columns, Asked._fields, strict=True)]
-
-
-def _completed_early(conn: Connection) -> dict[int, int]:
-    run, attempt = schema.run.c, schema.attempt.c
-    query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
-    query = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
-    return {row[0]: row[1] for row in conn.execute(query.group_by(run.campaign_id))}
 
 
 def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:

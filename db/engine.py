@@ -25,7 +25,15 @@ from .read_only import LOGS, ReadOnlyFile, beside
 from .storable import to_json
 
 BUSY_TIMEOUT_S: Final = 30  # how long a transaction waits for another's lock, on both databases
-_CONNECT_TIMEOUT_S: Final = 10
+_POSTGRES: Final = {
+    "connect_timeout": 10,
+    "application_name": "dscampaign",
+    "client_encoding": "utf8",  # whatever the shell, the role or the address asks for
+    "prepare_threshold": None,  # behind a pooler the next transaction may be another server process's
+    # A server that vanished is noticed.
+    "keepalives_idle": 30,
+    "tcp_user_timeout": BUSY_TIMEOUT_S * 1000,
+}
 _HARMLESS_OPTIONS: Final = frozenset(
     """application_name channel_binding client_encoding connect_timeout dbname fallback_application_name gssencmode host
     hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname load_balance_hosts mode options
@@ -107,9 +115,7 @@ def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
         engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **common)
         _listen_sqlite(engine, "WAL" if on_local_disk(Path(str(url.database))) else "DELETE")
         return engine
-    engine = create_engine(
-        url, connect_args=_postgres_settings(), pool_pre_ping=True, use_native_hstore=False, **common
-    )
+    engine = create_engine(url, connect_args=_POSTGRES, pool_pre_ping=True, use_native_hstore=False, **common)
     event.listen(engine, "begin", _limit_waits)
     event.listen(engine, "connect", _require_utf8)
     return engine
@@ -130,18 +136,6 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _postgres_settings() -> dict[str, Any]:
-    return {
-        "connect_timeout": _CONNECT_TIMEOUT_S,
-        "application_name": "dscampaign",
-        "client_encoding": "utf8",  # whatever the shell, the role or the address asks for
-        "prepare_threshold": None,  # behind a pooler the next transaction may be another server process's
-        # A server that vanished is noticed.
-        "keepalives_idle": 30,
-        "tcp_user_timeout": BUSY_TIMEOUT_S * 1000,
-    }
 
 
 def _require_utf8(connection: Any, _record: object) -> None:

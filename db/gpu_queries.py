@@ -50,7 +50,7 @@ class _Counter(NamedTuple):
 
 def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> AttemptGpus | None:
     """Return the use of GPUs by an attempt, None without samples; `timed`: also their use after the warm-up."""
-    evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
+    evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar()
     if recorded := thinning_of(evidence or {}).get("gpus"):
         return _read(recorded)
     counters = {
@@ -114,11 +114,6 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict
         for attempt_id, node_rank, offset in conn.execute(query.where(row.attempt_id.in_(some))):
             held[attempt_id][node_rank] = offset
     return dict(held)
-
-
-@cache
-def _evidence() -> Select[Any]:
-    return select(attempt.c.evidence).where(attempt.c.id == _ATTEMPT)
 
 
 def _read(recorded: Mapping[str, Any]) -> AttemptGpus:

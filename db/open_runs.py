@@ -1,7 +1,6 @@
 """Selects the runs that a pass must inspect: of hundreds of thousands, few can change at a time.
 
-Runs that are done are not read; those that wait in the queue are read as a few columns, and those that were never begun
-in pieces.
+Runs that wait in the queue are read as a few columns, those that were never begun in pieces, and done ones not at all.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Thins the metrics of runs that ended long ago, so that a store that is used for years stays small.
 
-The first of every N reported steps stays, and its line then stands for the steps since the one before it, as if the
-script had reported every Nth. The same steps stay of all attempts of a run, so that the view ``run_metric`` shows none
-that it did not show before. The first of every N samples of a GPU stays; its use by the attempt is computed before and
-kept in the evidence, as is the run's final loss.
-
-The store is locked for a moment at a time only, and the next prune finishes one that was killed.
+The first of every N reported steps, the same of all attempts of a run, and of every N samples of a GPU stays. The use
+of GPUs and the final loss are computed before, and kept in the evidence. The store is locked for a moment at a time
+only, and the next prune finishes one that was killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The queries of the store, with those of the modules beside it: small functions on a connection.
 
-Updates are conditional on the states that they expect. They return False if the row has moved on: another process was
-faster, and the caller should look again.
+Updates are conditional on the states that they expect, and return False if the row has moved on: look again.
 """
 
 from __future__ import annotations
@@ -309,20 +308,9 @@ class NewEvent:
     ts_s: float | None = None
 
 
-def add_event(
-    conn: Connection,
-    campaign_id: int,
-    kind: str,
-    message: str,
-    *,
-    run_id: int | None = None,
-    attempt_id: int | None = None,
-    data: Mapping[str, Any] | None = None,
-    ts_s: float | None = None,
-) -> None:
-    """Record an event, at the database's present time unless `ts_s` is given."""
-    new = NewEvent(kind, message, run_id, attempt_id, data, ts_s)
-    conn.execute(insert(schema.events).values(_row(campaign_id, new, now_s(conn))))
+def add_event(conn: Connection, campaign_id: int, kind: str, message: str, **more: Any) -> None:
+    """Record an event with more fields of `NewEvent`, at the database's present time unless `ts_s` is given."""
+    conn.execute(insert(schema.events).values(_row(campaign_id, NewEvent(kind, message, **more), now_s(conn))))
 
 
 def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> None:

@@ -1,7 +1,6 @@
 """Writes steps in bulk, the one place that hands rows to the driver itself: every step of every run passes here.
 
-A step that comes again (a line of evaluation after the line of training) fills in missing values: the first value of a
-column counts. The newest figures of a run do the opposite: the last value counts.
+Of a step that comes again the first value of a column counts, of a run's newest figures the last.
 """
 
 from __future__ import annotations

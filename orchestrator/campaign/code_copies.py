@@ -139,7 +139,10 @@ def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
         finally:
             ours.remove(draft)
     for path in tree.left_out:
-        _link(place.folder / path, tree.root / path)
+        link = place.folder / path
+        with suppress(FileExistsError, NotADirectoryError):
+            make_private(link.parent)
+            link.symlink_to(tree.root / path)
     return expected
 
 
@@ -167,12 +170,6 @@ def _copy_file(root: Path, path: str, draft: Path) -> None:
         return
     shutil.copy2(source, target)
     target.chmod(0o500 if source.stat().st_mode & 0o100 else 0o400)
-
-
-def _link(link: Path, target: Path) -> None:
-    with suppress(FileExistsError, NotADirectoryError):
-        make_private(link.parent)
-        link.symlink_to(target)
 
 
 def describe(codes: Iterable[Code]) -> list[str]:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.records import CampaignRow, RunRow, RunStatus
 from dscampaign.db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import SPEC, typed
@@ -65,17 +65,6 @@ class RunCounts:
         return {"counts": counts, "completed_early": self.early}
 
 
-class _Run(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def state(self) -> RunState: ...
-
-
-_SomeRun = TypeVar("_SomeRun", bound=_Run)
-
-
 @dataclass(frozen=True)
 class Selection:
     """Runs in one of these states, and with one of these names, which the user typed as `words`."""
@@ -87,7 +76,7 @@ class Selection:
     def __bool__(self) -> bool:
         return bool(self.states or self.names)
 
-    def of(self, runs: Iterable[_SomeRun]) -> list[_SomeRun]:
+    def of(self, runs: Iterable[RunStatus]) -> list[RunStatus]:
         """Return these runs of the campaign."""
         names = frozenset(self.names)
         return [

@@ -46,7 +46,8 @@ class Environments:
         away: set[str] = set()
         ready = []
         for action in actions:
-            missing = self._missing(action.config) if isinstance(action, Submit) else set()
+            needed = (*_OWN, action.config.python) if isinstance(action, Submit) else ()
+            missing = {path for path in needed if path and path in self._seen and not _is_here(path)}
             away |= missing
             if not missing:
                 ready.append(action)
@@ -57,9 +58,6 @@ class Environments:
             troubles.append(Unreachable(f"{workdir}, where the training starts, is unavailable", moved))
             ready = [action for action in ready if not isinstance(action, Submit)]
         return ready, troubles
-
-    def _missing(self, config: RunConfig) -> set[str]:
-        return {path for path in (*_OWN, config.python) if path and path in self._seen and not _is_here(path)}
 
 
 def _is_here(path: str) -> bool:

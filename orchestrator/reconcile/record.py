@@ -111,10 +111,12 @@ class _Changes:
                 self._adopt(action)
             case MarkAttempt():
                 self._mark(action)
-            case Note():
-                self._note(action)
-            case NoteAbsence():
-                self._note_absence(action)
+            case Note(row, kind, message):
+                if self._change(row, ACTIVE_ATTEMPT, evidence={**self._evidence.get(row.id, {}), kind: message}):
+                    self._tell(row, kind, message)
+            case NoteAbsence(row, absence):
+                before = {name: note for name, note in self._evidence.get(row.id, {}).items() if name != ABSENCE}
+                self._change(row, ACTIVE_ATTEMPT, evidence=before | ({ABSENCE: asdict(absence)} if absence else {}))
             case Finish():
                 self._finish(action)
             case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == queries.RunMark.of(run):
@@ -159,18 +161,6 @@ class _Changes:
         if action.micro_batch is not None:
             values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
         self._change(action.attempt, ACTIVE_ATTEMPT, **values)
-
-    def _note(self, action: Note) -> None:
-        row = action.attempt
-        evidence = {**self._evidence.get(row.id, {}), action.kind: action.message}
-        if self._change(row, ACTIVE_ATTEMPT, evidence=evidence):
-            self._tell(row, action.kind, action.message)
-
-    def _note_absence(self, action: NoteAbsence) -> None:
-        row = action.attempt
-        before = {name: value for name, value in self._evidence.get(row.id, {}).items() if name != ABSENCE}
-        absence = {ABSENCE: asdict(action.absence)} if action.absence else {}
-        self._change(row, ACTIVE_ATTEMPT, evidence={**before, **absence})
 
     def _finish(self, action: Finish) -> None:
         row, verdict, ended = action.attempt, action.verdict, action.ended

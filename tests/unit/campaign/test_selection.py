@@ -1,6 +1,6 @@
 """Which runs a user means, and what is said where there are none."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +15,7 @@ class Named(NamedTuple):
     state: RunState
 
 
-RUNS = [
+RUNS: list[Any] = [
     Named("zero_stage-2_precision-bf16", RunState.COMPLETED),
     Named("zero_stage-3_precision-bf16", RunState.FAILED),
     Named("zero_stage-3_precision-fp16", RunState.QUEUED),
