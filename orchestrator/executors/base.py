@@ -26,7 +26,6 @@ LIVE_PENDING = frozenset(
 ARRAY_LIMIT = 1000
 """Elements of a job array: Slurm's default limit (MaxArraySize) is 1001."""
 
-
 NO_NODES: Final = ("", "None assigned")
 """Texts for the nodes of a job that has none."""
 

@@ -46,16 +46,10 @@ def queued(name: str) -> dict[str, str]:
 
 def submit(name: str, script: Path, command: Sequence[str], options: Mapping[str, str]) -> str:
     """Submit a script that submits itself again before its time limit; return its id, or raise as for attempts."""
-    values: dict[str, Value] = {
-        "name": name,
-        "script": script,
-        "log": script.with_suffix(".log"),
-        "workdir": Path.cwd(),
-    }
     lines = [f"--{option}={shlex.quote(value)}" for option, value in options.items()]
-    write_atomically(
-        script, render("reconciler.sbatch", {**values, "options": lines, "reconcile": [shlex.join(command)]})
-    )
+    values: dict[str, Value] = {"name": name, "script": script, "log": script.with_suffix(".log"), "options": lines}
+    values |= {"workdir": Path.cwd(), "reconcile": [shlex.join(command)]}
+    write_atomically(script, render("reconciler.sbatch", values))
     done = run_sbatch(["sbatch", "--parsable", str(script)], options)
     if done.returncode:
         raise submission_error(done.stdout, done.stderr)

@@ -50,9 +50,6 @@ def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
     if kind is FailureClass.FRAGMENTATION and not hopeless:
         return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
-    before = next(
-        (observation for observation in observations if observation.attempt_id == row.id and not observation.oom),
-        unknown,
-    )
+    before = next((each for each in observations if each.attempt_id == row.id and not each.oom), unknown)
     failed = replace(before, micro_batch=row.micro_batch, oom=True, created_s=None)
     queries.observe_memory(conn, replace(failed, peak_reserved_gb=None, peak_allocated_gb=None))
