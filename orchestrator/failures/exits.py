@@ -289,11 +289,10 @@ def finished(ended: Ended) -> Verdict | None:
     if exits == {0} and ended.reached:  # the interpreters and the launcher may fail afterwards
         return Verdict(FailureClass.COMPLETED, alone)
     if clean and not ended.steps_decide and not ended.stop_asked and not (interrupted and ended.short):
-        reason = (
-            f"the script exited with 0 at step {ended.step or ended.reached_before:,} of {ended.target_step:,}"
-            if ended.short
-            else alone
-        )
+        at = f"at step {ended.step:,}"
+        if ended.reached_before and not ended.step:
+            at = f"and no step was read after {ended.reached_before:,}"
+        reason = f"the script exited with 0 {at} of {ended.target_step:,}" if ended.short else alone
         return Verdict(FailureClass.COMPLETED_EARLY if ended.short else FailureClass.COMPLETED, reason)
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
