@@ -1,12 +1,13 @@
-"""`${NAME}` is filled in; what only a shell would expand is an error, and a dollar that is meant can be written."""
+"""`${NAME}` is filled in, a form for a shell is an error, a placeholder stands for text."""
 
 from pathlib import Path
 
 import pytest
 
-from dscampaign.tests.unit.spec.test_mistakes import BUILT_IN, problems
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.tests.support.spec_files import load_spec
+from dscampaign.tests.unit.spec.test_mistakes import BUILT_IN, OWN, problems
 
-OWN = "name: x\nexecutor: local\n"
 NVME = BUILT_IN.replace("steps: 4", "steps: 4, strategy: zero-infinity, nvme_path: DISK")
 
 
@@ -67,3 +68,24 @@ def test_a_command_is_read_by_no_shell(tmp_path: Path, command: str, form: str) 
 def test_a_disk_of_the_nodes_is_named_by_its_whole_path(tmp_path: Path, disk: str, message: str) -> None:
     (problem,) = problems(tmp_path, NVME.replace("DISK", disk))
     assert (problem.field, problem.message) == ("train.nvme_path", message)
+
+
+@pytest.mark.parametrize("value", ["null", "[1, 2]"])
+@pytest.mark.parametrize("use", ["command: [-m, t, '{size}']", "command: [-m, t]\nenv: {SIZE: '{size}'}"])
+def test_a_value_without_text_fills_in_nothing(tmp_path: Path, value: str, use: str) -> None:
+    (problem,) = problems(tmp_path, f"{OWN}{use}\nmatrix: {{size: [3, {value}]}}\n")
+    assert problem.field == "matrix.size[1]"
+    assert problem.message == "is no text for {size} in `command` or `env`"
+
+
+@pytest.mark.parametrize("value", ["null", "[1, 2]"])
+def test_the_same_holds_where_a_value_is_included(tmp_path: Path, value: str) -> None:
+    text = f"{OWN}command: [-m, t, '{{size}}']\nmatrix: {{lr: [1], include: [{{lr: 1, size: {value}}}]}}\n"
+    (problem,) = problems(tmp_path, text)
+    assert problem.field == "matrix.include[0].size"
+
+
+def test_a_label_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{OWN}command: [-m, t, '{{size}}']\nmatrix: {{size: [{{label: big, lr: 1}}]}}\n")
+    assert [run.config.command for run in expand(load_spec(path))] == [("-m", "t", "big")]
