@@ -100,7 +100,9 @@ def open_private(path: str | Path, flags: int, *, closed: bool = False) -> int:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         if flags & os.O_CREAT and not closed and is_opened(Path(path).parent):
-            _open_new(descriptor)
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP:
+                open_file(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
@@ -118,9 +120,3 @@ def close_file(path: Path) -> None:
     """Close a file to all but this user."""
     drop_lists(path)
     path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
-
-
-def _open_new(descriptor: int) -> None:
-    info = os.fstat(descriptor)
-    if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP:
-        open_file(descriptor)

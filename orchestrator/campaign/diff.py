@@ -55,7 +55,8 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     keep = tuple((matches[run.config_hash], run) for run in runs if run.config_hash in matches)
     kept = {row.name for row, _ in keep}
     by_name = {name: row for name, row in by_name.items() if name not in kept}
-    rest = [_renamed(run, kept) for run in runs if run.config_hash not in matches]
+    rest = [run for run in runs if run.config_hash not in matches]
+    rest = [replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in kept else run for run in rest]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
     differing = ((row, run) for row, run in keep if not unchanged(row, run))
     measured = ((row, run) for row, run in differing if _measures(row.config) != _measures(run.config))
@@ -145,10 +146,6 @@ def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
     fixed = after.train.schedule == "constant" or after.train.schedule_steps is not None
     steps = before.train.steps is not None and after.train.steps is not None and fixed
     return same and alike and steps and (not differences or (row.id in saved and row.state not in _UNDER_WAY))
-
-
-def _renamed(run: Run, names: set[str]) -> Run:
-    return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in names else run
 
 
 def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:

@@ -143,11 +143,11 @@ def _let_pass(folder: Path, gid: int) -> None:
 def _own_folder(campaign: CampaignRow) -> CampaignPaths:
     folder = CampaignFolder(campaign)
     folder.require()
-    if folder.paths.dir.is_symlink():
-        raise UserError(f"{folder.paths.dir} is a symbolic link", "only a folder that campaign made can be shared")
-    if not _is_mine(folder.paths.dir):
-        owner = user_name(folder.paths.dir.stat().st_uid)
-        raise UserError(f"{folder.paths.dir} is not yours", f"ask {owner} to share it")
+    dir = folder.paths.dir
+    if dir.is_symlink():
+        raise UserError(f"{dir} is a symbolic link", "only a folder that campaign made can be shared")
+    if not _is_mine(dir):
+        raise UserError(f"{dir} is not yours", f"ask {user_name(dir.stat().st_uid)} to share it")
     return folder.paths
 
 

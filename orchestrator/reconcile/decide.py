@@ -22,7 +22,7 @@ from .attempt_history import EndedAttempt, NodeEvidence, attempt_history, ended_
 from .attempt_state import follow_attempt, transitions
 from .origin import why_held
 from .retry_policy import PassContext
-from .set_aside import in_words, is_given_up, unreadable
+from .set_aside import in_words, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
 
@@ -179,8 +179,8 @@ def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pa
                 yield from set_run(view, RunState.COMPLETED, history[-1].reason)
             else:
                 yield from set_run(view, RunState.CANCELLED, "")
-    elif is_given_up(view.run):
-        return
+    elif view.run.state is RunState.HELD and view.run.has_cause(CauseCode.UNREADABLE):
+        return  # nothing follows until its user retries it
     elif history:
         python = str(view.run.config.get("python") or "")
         yield from retry_policy.next_attempt(view, [nodes.reattribute(end, python) for end in history], context)

@@ -25,7 +25,7 @@ from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, Ended, frames_of, rank_exits
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, frames_of, rank_exits
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
@@ -167,6 +167,7 @@ class _Changes:
         job = ended.job
         started_s = min((o.started_s for o in ended.outcomes), default=row.started_s or (job and job.started_s))
         ended_s = max((o.ended_s for o in ended.outcomes), default=(job and job.ended_s) or action.seen_s)
+        hosts = ",".join(outcome.host for outcome in ended.outcomes)  # it may end before any pass saw it run
         evidence = StoredDocument(to_json(_evidence(action)))  # once, for the attempt and for the event
         values = {
             "state": action.state,
@@ -175,7 +176,7 @@ class _Changes:
             "started_s": started_s,
             "ended_s": ended_s,
             "start_step": ended.start_step,
-            "node_list": _node_list(row, ended),
+            "node_list": job.nodes if job and job.nodes not in NO_NODES else row.node_list or hosts,
             "micro_batch": row.micro_batch,
             "accumulation": row.accumulation,
             "gpu_seconds": row.world_size * _lasted_s(action) if started_s else 0.0,
@@ -206,13 +207,6 @@ def _lasted_s(action: Finish) -> float:
         return max(0.0, job.ended_s - job.started_s)
     started_s, ended_s = row.started_s or (job and job.started_s) or 0.0, (job and job.ended_s) or action.seen_s
     return max(0.0, min(ended_s - started_s, action.seen_s - row.created_s))
-
-
-def _node_list(row: AttemptRow, ended: Ended) -> str:
-    """An attempt may end before any pass saw it run."""
-    if ended.job and ended.job.nodes not in NO_NODES:
-        return ended.job.nodes
-    return row.node_list or ",".join(outcome.host for outcome in ended.outcomes)
 
 
 def _evidence(action: Finish) -> dict[str, Any]:

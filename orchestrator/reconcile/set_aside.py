@@ -8,8 +8,7 @@ from typing import Final
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StoreIncomplete, first_line
-from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.states import CauseCode, RunState
+from dscampaign.db.records import AttemptRow
 from dscampaign.files.private_files import concerns_one_file
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -45,11 +44,6 @@ def unreadable(reason: str) -> Verdict:
 def may_pass(error: BaseException) -> bool:
     """Return whether the file system fails, or a store is being restored, rather than one file is damaged."""
     return isinstance(error, StoreIncomplete) or (isinstance(error, OSError) and not concerns_one_file(error))
-
-
-def is_given_up(run: RunRow) -> bool:
-    """Return whether a run is held for being unreadable: nothing follows until its user retries it."""
-    return run.state is RunState.HELD and run.has_cause(CauseCode.UNREADABLE)
 
 
 def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter) -> Unreachable | None:
