@@ -47,8 +47,8 @@ class Collector:
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
         self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
-        accumulates, earlier = (payload.accumulation or 1) > 1, partial(_first_epoch, payload)
-        form = CommonForms(payload.target_step, accumulates=accumulates, earlier=earlier)
+        accumulation, earlier = payload.accumulation or 1, partial(_first_epoch, payload)
+        form = CommonForms(payload.target_step, accumulation=accumulation, earlier=earlier)
         self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (
             [Printed(paths.logs, Patterns(payload.metrics))]

@@ -115,7 +115,7 @@ class CommonForms:
 
     Args:
         run_steps: number of steps of the whole run.
-        accumulates: whether a step has several batches.
+        accumulation: number of batches of a step.
         earlier: returns the `first_epoch` of the output of earlier attempts.
 
     Attributes:
@@ -126,12 +126,12 @@ class CommonForms:
         self,
         run_steps: int | None = None,
         *,
-        accumulates: bool = False,
+        accumulation: int = 1,
         earlier: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.description = ""
         self.first_epoch: int | None = None
-        self._run_steps, self._accumulates, self._earlier = run_steps, accumulates, cache(earlier)
+        self._run_steps, self._accumulation, self._earlier = run_steps, accumulation, cache(earlier)
         self._waiting: list[Line] = []
         self._total = 0
         self._epoch: int | None = None
@@ -140,7 +140,7 @@ class CommonForms:
         self._turn: list[Reading] = []
         self._before_turn: bool | None = None
         self._in_parts = False
-        self._epochs = _Epochs(accumulates=accumulates)
+        self._epochs = _Epochs(accumulates=accumulation > 1)
         self._held_out: float | None = None
         self._newest: Reading | None = None
         self._mean: list[Reading] = []
@@ -226,12 +226,16 @@ class CommonForms:
             self._heading = heading and self._over_all(heading)
         elif self._heading and (values := read_values(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
-        read = read_line(text, self._run_steps, self._epoch) if LOSS.search(text) else None
+        if not LOSS.search(text):
+            return None
+        if self._accumulation > 1 and (read := self._of_batches(text)):
+            return read
+        read = read_line(text, self._run_steps, self._epoch)
         self._in_parts = self._in_parts or (read is not None and in_parts(text))
         if read and ((read.iteration and self._in_parts) or (read.bar and not self._turned(read))):
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
-            return None if self._accumulates or read.step > (self._run_steps or 0) else read
+            return None if self._accumulation > 1 or read.step > (self._run_steps or 0) else read
         if read and read.line.keys() >= LOSSES:
             before, self._held_out = self._held_out, read.line["eval_loss"]
             if self._held_out == before:  # Lightning's bar and NeMo show that of an earlier step
@@ -242,30 +246,45 @@ class CommonForms:
         """Count a step over all epochs if their number, beside that of an epoch's steps, makes the run's steps."""
         if read.epoch is None:
             return read
-        self._learn_first(read.epoch)
-        epoch, last = self._of_epochs if self._of_epochs[0] == read.epoch else (-1, -1)
-        first = None
-        if self._run_steps == (last + 1) * read.total:
-            first = 0
-        elif self._run_steps == last * read.total:
-            first = 1 if epoch == last else self.first_epoch
+        first = self._first_of(read, read.epoch, self._run_steps)
         if first is not None:
-            read.line["step"] += (epoch - first) * read.total
-        if first is not None or (read.total == self._run_steps and self._counts_all(read, last)):
+            read.line["step"] += (read.epoch - first) * read.total
+        if first is not None or (read.total == self._run_steps and self._counts_all(read)):
             read.epoch = None
         return read
 
-    def _learn_first(self, epoch: int) -> None:
-        """Learn the number of the first epoch, which an attempt that resumes does not print."""
+    def _of_batches(self, text: str) -> Reading | None:
+        """Return the metrics of a line that counts batches, if those of all epochs make the run's steps."""
+        batches = (self._run_steps or 0) * self._accumulation
+        read = read_line(text, batches, self._epoch)
+        if not (batches and read) or read.epoch is None or (first := self._first_of(read, read.epoch, batches)) is None:
+            return None
+        if read.bar and not self._turned(read):
+            return None
+        count = (read.epoch - first) * read.total + read.step
+        values = {name: value for name, value in read.line.items() if name != "step_time"}
+        return replace(read, line={**values, "step": -(-count // self._accumulation)}, epoch=None)
+
+    def _first_of(self, read: Reading, epoch: int, whole: int | None) -> int | None:
+        """Return the number of the first epoch if all epochs count so many; None if they do not, or if it is unknown.
+
+        An attempt that resumes does not print the first epoch.
+        """
         if self.first_epoch is None and epoch:
             self.first_epoch = self._earlier()
         if self.first_epoch is None and epoch <= 1:
             self.first_epoch = epoch
         self._epochs.first = self.first_epoch
+        last = self._of_epochs[1]
+        if self._of_epochs[0] != epoch:
+            return None
+        if whole == (last + 1) * read.total:
+            return 0
+        return (1 if epoch == last else self.first_epoch) if whole == last * read.total else None
 
-    def _counts_all(self, read: Reading, epochs: int) -> bool:
+    def _counts_all(self, read: Reading) -> bool:
         """Return whether a count of as many as the run's steps is of steps of all epochs: a batch may be less."""
-        return not self._accumulates if read.counts else epochs <= 1
+        return self._accumulation == 1 if read.counts else self._of_epochs[1] <= 1
 
     def _turned(self, read: Reading) -> bool:
         """Count the step of a bar that gets its loss before it turns: the first loss of all stands at 0."""
