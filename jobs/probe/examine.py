@@ -49,7 +49,6 @@ _GRACE_S: Final = 15.0
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _running: set[int] = set()  # process groups
-
 Look = Callable[[], Any]
 
 

@@ -35,7 +35,6 @@ class SearchPlan:
     """A search for the micro-batch instead of a training."""
 
     __pydantic_config__: ClassVar = EXACT
-
     share: int  # samples of a rank in an optimizer step of the run
     seconds: float  # limit for trying larger sizes
     too_big: int | None = None  # a size that did not fit before

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from dscampaign.jobs.probe.examine import census
+from dscampaign.jobs.shared.nvml import GpuMeter
 from dscampaign.tests.support.fake_gpus import FakeGpus, NVMLError
 
 
@@ -42,3 +43,19 @@ def test_gpus_and_their_links(driver: Driver) -> None:
     assert (gpu.name, gpu.ecc_errors, gpu.nvlinks, gpu.used_gb) == ("NVIDIA H200", 0, 17, 40.0)
     assert gpu.total_gb == pytest.approx(150.75, abs=0.01)
     assert len(census(["2", "GPU-5"], 2).devices) == 2
+
+
+@pytest.mark.parametrize(
+    ("instant", "average", "seen"),
+    [
+        (529_400, None, {"power_w": 529.4}),
+        (None, 500_100, {"power_avg_w": 500.1}),
+        (None, None, {"power_w": 123.0}),
+    ],
+)
+def test_a_driver_may_know_one_power_only(
+    driver: Driver, instant: int | None, average: int | None, seen: dict[str, float]
+) -> None:
+    driver.gpus[0] |= {"instant_mw": instant, "average_mw": average}
+    found = GpuMeter(driver, 0, 0).read()
+    assert {name: value for name, value in found.items() if name.startswith("power")} == seen
