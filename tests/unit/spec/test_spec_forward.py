@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_the_agents_are_told_the_tools_and_the_parameters(folder: Path, tmp_path
     with row.store.read() as conn:
         from dscampaign.db import queries
 
-        stored = queries.runs(conn, row.campaign_id)[0]
+        stored = replace(queries.runs(conn, row.campaign_id)[0], params={"lr": 0.1})
     told = attempts.payload(
         stored,
         run.config,
