@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dscampaign.orchestrator.errors import InvalidSpec
-from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.expand import Run, SharedSections, expand
 from dscampaign.orchestrator.spec.matrix import points, run_name
-from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
 
 TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}
 
@@ -260,3 +261,41 @@ def test_every_name_is_safe_as_a_folder(labels: list[tuple[str, Any]], repeat: i
     assert Path(name).name == name
     assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=-")
     assert name[0] not in ".-"
+
+
+# Configurations that share their equal sections are those that pydantic alone would have read
+
+GIVEN: list[dict[str, Any]] = [
+    {},
+    {"train": {"lr": 0.1}, "slurm": {"nodes": 2}},
+    {"train": {"lr": 0.2}, "slurm": {"nodes": 2}, "command": "train.py --x 1"},
+    {"train": {"lr": 1}, "retry": {"crash": 1}, "env": {"A": 1}},
+    {"train": {"lr": 1.0}, "forward": ["wandb"]},
+]
+
+
+def test_equal_sections_are_one_object_and_nothing_else_changes() -> None:
+    sections = SharedSections()
+    read = [sections.read(data) for data in GIVEN]
+    assert read == [RunConfig.model_validate(data) for data in GIVEN]
+    assert read[1].slurm is read[2].slurm
+    assert read[1].train is not read[2].train
+    assert [config.model_fields_set for config in read] == [set(data) for data in GIVEN]
+
+
+@pytest.mark.parametrize("first", [1, True, "1"])
+def test_values_that_are_only_equal_are_told_apart(first: object) -> None:
+    """`compile: 1` is a mistake, however often `compile: true` was right."""
+    sections = SharedSections()
+    others = [value for value in (1, True, "1") if value is not first]
+    for value in (first, *others):
+        data = {"train": {"compile": value}}
+        try:
+            expected: object = RunConfig.model_validate(data)
+        except ValidationError as error:
+            expected = str(error)
+        try:
+            found: object = sections.read(data)
+        except ValidationError as error:
+            found = str(error)
+        assert found == expected
