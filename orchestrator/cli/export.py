@@ -21,8 +21,6 @@ from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 from .console import campaign_argument, echo_err, echo_next, echo_page, names, progress_shown, store_options, verb
 
 if TYPE_CHECKING:
-    from dscampaign.db.records import CampaignRow
-    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.promotion import Promotion
     from dscampaign.orchestrator.report.compare.conditions import Condition
     from dscampaign.orchestrator.report.compare.results import Results
@@ -51,6 +49,7 @@ def export(
       campaign export sweep --what runs -o json | jq '.rows[].loss'
       campaign export sweep --output steps.parquet
     """
+    from dscampaign.db.campaigns import thinned_runs
     from dscampaign.orchestrator.campaign.selection import open_campaign
     from dscampaign.orchestrator.export.arrow import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
@@ -71,16 +70,12 @@ def export(
     ):
         number = writers[form](stream, campaign.name, what, columns, counted("rows", rows))
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
-    if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
-        echo_err(thinned)
-
-
-def _thinned(store: Store, campaign: CampaignRow) -> str:
-    from dscampaign.db.campaigns import thinned_runs
-
-    with store.read() as conn:
-        runs = thinned_runs(conn, campaign.id)
-    return f"{count(len(runs), 'run')} thinned: as few as 1 row in {max(runs.values())} is left" if runs else ""
+    if what in ("steps", "gpus"):
+        with opened.read() as conn:
+            thinned = thinned_runs(conn, campaign.id)
+        if thinned:
+            few = f"as few as 1 row in {max(thinned.values())} is left"
+            echo_err(f"{count(len(thinned), 'run')} thinned: {few}")
 
 
 @contextmanager

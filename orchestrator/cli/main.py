@@ -67,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if debug := "--debug" in words:
         words.remove("--debug")
-    _replace_unprintable()
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")  # for characters that its encoding lacks
     gc.set_threshold(50_000)  # imports make many objects that stay: looking for garbage among them costs a sixth
     try:
         with running():
@@ -89,7 +91,9 @@ def _explained(error: Exception) -> int | None:
         case click.Abort():
             return EXIT_INTERRUPTED
         case click.ClickException():
-            _complain_of_usage(error)
+            verb = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "campaign"
+            message = error.format_message()
+            echo_error(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
             return error.exit_code
         case SpecError():
             echo_err(error.message)
@@ -101,16 +105,3 @@ def _explained(error: Exception) -> int | None:
         case _:
             return None
     return exit_code_of(error)
-
-
-def _complain_of_usage(error: click.ClickException) -> None:
-    verb = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "campaign"
-    message = error.format_message()
-    echo_error(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
-
-
-def _replace_unprintable() -> None:
-    """Let a command print characters that the encoding of a stream lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="replace")

@@ -254,7 +254,8 @@ class Preflight:
         if not cluster.nodes:
             return
         forecasts = [future.result() for future in self._forecasts]
-        wrong = [check for check in slurm_checks(cluster, self._asked, forecasts) if _refuses(check)]
+        certain, checks = ("slurm.partition", "slurm.submit"), slurm_checks(cluster, self._asked, forecasts)
+        wrong = [c for c in checks if c.id in certain and c.verdict is Severity.PROBLEM and not c.away]
         if wrong:
             problems = "; ".join(dict.fromkeys(check.seen for check in wrong))
             hints = dict.fromkeys(check.next for check in wrong if check.next)
@@ -272,8 +273,3 @@ class Preflight:
                 return ask()
 
         return self._pool.submit(briefly)
-
-
-def _refuses(check: Check) -> bool:
-    is_certain = check.id in ("slurm.partition", "slurm.submit")
-    return is_certain and check.verdict is Severity.PROBLEM and not check.away

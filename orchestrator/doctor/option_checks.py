@@ -80,7 +80,12 @@ class OptionChecks:
         answers = {interpreter: self._answers(interpreter, parts) for interpreter, parts in groups.items()}
         return [
             [
-                _finding(part, item)
+                Finding(
+                    tuple((*_PREFIX[part], *place) for place in item["places"]),
+                    item["message"],
+                    item["hint"] or None,
+                    at_key=item["at_key"],
+                )
                 for part, text in questions.items()
                 for item in answers[_interpreter(config)].get((part, text), ())
                 if not (item["ignored"] and config.command and not item["hint"])  # a script may read it itself
@@ -172,11 +177,6 @@ def _rendered(config: RunConfig) -> dict[str, Any]:
     rendered["optimizer"] = {**rendered["optimizer"], "params": kept}
     del rendered["gradient_clipping"]
     return rendered
-
-
-def _finding(part: str, item: Mapping[str, Any]) -> Finding:
-    places = tuple((*_PREFIX[part], *place) for place in item["places"])
-    return Finding(places, item["message"], item["hint"] or None, at_key=item["at_key"])
 
 
 def _json(value: Any) -> str:

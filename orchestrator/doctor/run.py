@@ -200,8 +200,10 @@ def _ended(job: JobView, folder: Path) -> Examined:
     examined = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
     if report is not None:
         return replace(examined, trouble=f"{state} while checking: {report.running}")
-    if log := _log_tail(folder):
-        return replace(examined, trouble=f"{state}: {log}")
+    logs = sorted([*folder.glob("*_log.*"), *folder.glob("0.log")])
+    lines = (line.strip() for log in logs for line in log.read_text(errors="replace").splitlines())
+    if written := [*filter(None, lines)]:
+        return replace(examined, trouble=f"{state}: {' · '.join(written[-_LOG_LINES:])}")
     hint = f"is {folder} the same folder on the nodes? Choose a folder that all of them see"
     return replace(examined, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
 
@@ -212,12 +214,6 @@ def _complete(talk: Talk) -> NodeReport | None:
     if report is None or report.running:
         return None
     return replace(report, clock_least_s=report.ended_s - time.time())
-
-
-def _log_tail(folder: Path) -> str:
-    logs = sorted([*folder.glob("*_log.*"), *folder.glob("0.log")])
-    lines = [line.strip() for log in logs for line in log.read_text(errors="replace").splitlines()]
-    return " · ".join(list(filter(None, lines))[-_LOG_LINES:])
 
 
 def _last(text: str) -> str:

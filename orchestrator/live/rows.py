@@ -155,7 +155,9 @@ class Rows(ScrollView, can_focus=True):
         """Draw a line of the screen; the header stays at the top."""
         if y == 0:
             style = self.get_component_rich_style("rows--header")
-            return self._strip([self._header(column) for column, _ in self._columns]).apply_style(style)
+            marks = {self.sorted_by: "▾" if self.reverse else "▴"}
+            labels = [f"{column.label}{marks.get(column.label, '')}" for column, _ in self._columns]
+            return self._strip(labels).apply_style(style)
         place = y - 1 + self.scroll_offset.y
         if place >= len(self.rows):
             return Strip.blank(self.size.width, self.rich_style)
@@ -163,9 +165,6 @@ class Rows(ScrollView, can_focus=True):
         if place == self.cursor:
             return strip.apply_style(self.get_component_rich_style("rows--cursor", partial=True))
         return strip.apply_style(self.rich_style)
-
-    def _header(self, column: Column) -> str:
-        return column.label + (("▾" if self.reverse else "▴") if column.label == self.sorted_by else "")
 
     def _strip(self, cells: Sequence[Cell]) -> Strip:
         segments = [Segment(" ")]

@@ -61,10 +61,6 @@ def _title(row: ShownRun) -> str:
     return f"{row.title} r{row.run.repeat}" if row.run.repeat else row.title
 
 
-def _tries(row: ShownRun) -> tuple[str, str]:
-    return FIGURES["tries"].text(row) if row.run.generation > 1 else "", "yellow"
-
-
 def _figure(name: str, width: int, needed: int, *, most: bool = True) -> Column:
     """Return a column that sorts the highest figures first, or the lowest, unknown and infinite ones last."""
     shown = FIGURES[name]
@@ -91,7 +87,7 @@ COLUMNS: Final = (
     _figure("tok/s", 6, 5),
     _figure("memory", 8, 6),
     _figure("left", 11, 7, most=False),
-    Column("tries", 5, _tries, lambda row: -row.run.generation, 8, right=True),
+    _figure("tries", 5, 8),
     Column("why", 16, lambda row: (row.why, "yellow"), lambda row: (not row.why, row.why), 9, grows=True),
 )
 """The columns of runs but the curve; those that sort put the most interesting run first."""

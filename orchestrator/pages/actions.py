@@ -56,9 +56,10 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     lines = []
     for action in done.actions:
         run = run_of(action)
+        job_id = action.job_id if isinstance(action, CancelJob) else after[run].job_id
         unchanged = isinstance(action, SetRun) and (action.state is action.run.state or run in started)
         if run not in unrecorded and not unchanged and (text := _text(action, before.get(run), after[run], page)):
-            lines.append(_Line(names[run], text, _key(action, text, names[run]), _job(action, after[run])))
+            lines.append(_Line(names[run], text, _key(action, text, names[run]), job_id or ""))
     return [text for same in alike(lines, lambda line: line.key) for text in _merged(same, page)]
 
 
@@ -81,10 +82,6 @@ def _key(action: Action, text: str, run: str) -> Hashable:
         verdict = action.verdict
         return action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
     return type(action), None if isinstance(action, CancelJob) else cause(None, "", text, run)
-
-
-def _job(action: Action, now: RunStatus) -> str:
-    return action.job_id if isinstance(action, CancelJob) else now.job_id or ""
 
 
 def _text(action: Action, micro_batch: int | None, now: RunStatus, page: Page) -> str:

@@ -94,7 +94,7 @@ def _row(row: Row, score: str, digits: int) -> tuple[str, ...]:
     return (
         clean(row.condition.title),
         row.figure if score else "",
-        _speed(row),
+        f"{times(row.beside_best)} ×" if row.beside_best else "",
         row.condition.text("mem_reserved_gb"),
         "baseline" if pair.is_baseline else difference_text(pair.loss, pair.loss_unit, ends=False, digits=digits),
         f"out: {clean(row.why.text)}" if row.why else words(row.verdict),
@@ -106,10 +106,6 @@ def _row_by_loss(row: Row, digits: int) -> tuple[str, ...]:
     loss = "–" if best else difference_text(test, row.comparison.loss_unit, digits=digits) if test else ""
     name, _, speed, memory, _, verdict = _row(row, "", digits)
     return name, loss, speed, memory, verdict
-
-
-def _speed(row: Row) -> str:
-    return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 
 def _comparison(comparison: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:

@@ -135,7 +135,9 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         shown = [run for condition in worst_first for run in condition]
         rows = table(page, _OF_CONDITIONS, [_condition_row(runs, status, page) for runs in worst_first], "-wrrr")
     else:
-        shown = _fitting(status.runs, room)
+        running_first = sorted(status.runs, key=lambda run: -1 if run.state is RunState.RUNNING else badness(run.state))
+        chosen = {run.run_id for run in running_first[:room]}
+        shown = [run for run in status.runs if run.run_id in chosen]
         rows = _runs_table(_shown(shown, status), page)
     more = _more(status, len(status.runs) - len(shown))
     return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures)
@@ -242,12 +244,6 @@ def _row(row: ShownRun, page: Page) -> list[Cell | str]:
         figures["micro-batch"] = Cell(FIGURES["micro-batch"].text(row), Style.YELLOW)
     name = changed_name(_shortened(numbered(run.name, row.title), page), run.changes)
     return [name, state_cell(row.look()), *figures.values(), run.job_id or "", run.node_list or ""]
-
-
-def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
-    running_first = sorted(runs, key=lambda run: -1 if run.state is RunState.RUNNING else badness(run.state))
-    chosen = {run.run_id for run in running_first[:room]}
-    return [run for run in runs if run.run_id in chosen]
 
 
 def causes(status: CampaignStatus, page: Page, most: int | None = None) -> list[str]:

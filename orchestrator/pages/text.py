@@ -120,19 +120,14 @@ def table(
             max(len(row[i].text) for row in cells) if number else _LEAST
             for i, number in zip(used, numbers, strict=True)
         ]
-        _narrow(sizes, least, page.width)
+        while _total(sizes) > page.width and (wide := [i for i, size in enumerate(sizes) if size > least[i]]):
+            sizes[max(wide, key=sizes.__getitem__)] -= 1  # take from the widest until the table fits
         lines = [part for line in lines for part in _continued(line, sizes)]
     return [_line(page, list(zip(line, sizes, numbers, strict=True))) for line in lines]
 
 
 def _total(widths: Iterable[int]) -> int:
     return sum(width + len(_GAP) for width in widths) - len(_GAP)
-
-
-def _narrow(sizes: list[int], least: Sequence[int], width: int) -> None:
-    """Take from the widest columns until the table fits."""
-    while _total(sizes) > width and (wide := [i for i, size in enumerate(sizes) if size > least[i]]):
-        sizes[max(wide, key=sizes.__getitem__)] -= 1
 
 
 def _continued(line: Sequence[Cell], sizes: Sequence[int]) -> list[list[Cell]]:
