@@ -107,9 +107,7 @@ _SHOWN: Final = 8
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
 @click.option("--condition", metavar="CONDITION", help="Condition to run.  [default: the recommended]")
 @click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="File to write, beside the spec.  [default: NAME-STEPS-steps.yaml]",
+    "--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml beside the spec]"
 )
 @store_options
 def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> None:

@@ -191,15 +191,7 @@ def logs(
 @console.verb
 @click.argument("spec", metavar="[SPEC]", type=click.Path(path_type=Path), required=False)
 @click.option("--on-node", is_flag=True, help="Also check a node, with a short job.")
-@click.option(
-    "--wait",
-    "wait_min",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10,
-    show_default=True,
-    metavar="MINUTES",
-    help="Longest time that this job may wait in the queue.",
-)
+@click.option("--wait", default=10.0, show_default=True, metavar="MINUTES", help="Longest wait of this job for a node.")
 @click.option("--notify", is_flag=True, help="Send a test message as the spec's `notify` asks.")
 @set_option
 @console.store_options
@@ -207,7 +199,7 @@ def logs(
 def doctor(
     spec: Path | None,
     on_node: bool,
-    wait_min: float,
+    wait: float,
     notify: bool,
     sets: Sequence[str],
     place: PlaceOptions,
@@ -234,7 +226,7 @@ def doctor(
     if notify and (submission is None or submission.spec.notify is None):
         raise UserError("--notify needs a spec with `notify`", "see docs/spec.md")
     requirements = requirements_of(submission.runs) if submission else []
-    checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=console.echo_err)
+    checks = look(location, requirements, on_node=on_node, wait_s=60 * wait, tell=console.echo_err)
     checks += notify_checks(submission.spec.name, submission.rules["notify"]) if notify and submission else []
     console.echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)

@@ -55,15 +55,14 @@ SMOKE: Final = "smoke"
     "--scale",
     type=click.Choice(("full", SMOKE)),
     default="full",
-    show_default=True,
-    help="`smoke` shrinks the campaign to a tiny model that trains for a few minutes on this machine's CPU.",
+    help="`smoke`: a tiny model for this machine's CPU.",
 )
 @click.option(
     "--from-sbatch",
     "script",
-    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
-    help="Take over what an sbatch script does; it is only read.",
+    help="Take over this script.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
 def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> None:
@@ -103,10 +102,9 @@ def _from_sbatch(script: Path, path: Path) -> None:
         hint = "name the file that you pass to sbatch; for a training script, write a spec: `campaign init`"
         raise UserError(f"{script} is no batch script: it has no #SBATCH line", hint)
     write_new({path: yaml_of(draft, script.name)})
-    counts = (
-        f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}, not understood: {len(draft.unclear)}"
-    )
-    echo_err(f"wrote {path} ({counts}); read its comments, then `{typed('validate', str(path))}`")
+    counts = f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}"
+    read = f"not understood: {len(draft.unclear)}); read its comments, then `{typed('validate', str(path))}`"
+    echo_err(f"wrote {path} ({counts}, {read}")
 
 
 @verb
@@ -215,17 +213,14 @@ def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str]
     from dscampaign.orchestrator.campaign.standalone import render_run
 
     submission, _ = read_submission(spec, sets, place)
-    _hand_over(render_run(submission, _chosen(run, submission.runs)), output)
-
-
-def _hand_over(script: str, path: Path | None) -> None:
-    if path is None:
+    script = render_run(submission, _chosen(run, submission.runs))
+    if output is None:
         echo(script.rstrip("\n"))
         return
-    check_folder_of(path)
-    with whole_file(path) as stream:
+    check_folder_of(output)
+    with whole_file(output) as stream:
         stream.write(script)
-    echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
+    echo_err(f"wrote {output}; `sbatch {shlex.quote(str(output))}` runs it")
 
 
 def _chosen(word: str | None, runs: Sequence[Run]) -> Run:
