@@ -62,10 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 class Agent:
-    """A node's part of an attempt.
-
-    `umask`: the user's, for the ranks. Only write permission for others is taken away.
-    """
+    """A node's part of an attempt; ``umask``, of the user, is for the ranks, without write permission for others."""
 
     def __init__(
         self, payload: Payload, node: Node, umask: int = 0o077, closed: Callable[[], bool] = lambda: False

@@ -50,10 +50,7 @@ class Mount(NamedTuple):
 def wrapped(
     argv: Sequence[str], env: Mapping[str, str], payload: Payload, paths: AttemptPaths
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment that start a launcher as the payload asks: in its container, if any.
-
-    The launcher's program is found in the image, and `env` comes beside variables of the image.
-    """
+    """Return the command line and the environment that start a launcher as the payload asks: in its container."""
     if payload.container is None:
         return list(argv), dict(env)
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)

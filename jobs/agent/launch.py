@@ -40,10 +40,7 @@ ignored in the ranks until they ask for it."""
 
 
 class Launcher:
-    """Launches of an attempt on this node: of its searches, and of its training.
-
-    `facts`: of the last launch, by the names of the outcome's fields.
-    """
+    """Launches of an attempt: of its searches and its training; `facts` of the last, as fields of the outcome."""
 
     def __init__(
         self,

@@ -223,10 +223,7 @@ def _number(group: Path, *names: str) -> int | None:
 
 
 class ProcessMemory:
-    """Samples a process and its descendants about once a second, and keeps the highest sum.
-
-    It misses peaks between two samples, and a process whose parents have all ended.
-    """
+    """Samples a process and its descendants about once a second, and keeps the highest sum."""
 
     def __init__(self, root: int) -> None:
         self._root = root

@@ -50,10 +50,7 @@ _STOPPED: Final = ("signal", "stop")  # ends by a signal, which Slurm sends to a
 
 
 class AttemptQueue:
-    """Chooses the attempts of a job to run, one after the other, and keeps the job's record.
-
-    `attempts`: the payloads of this job, by their places; `left_s` returns the time that the job has left for training.
-    """
+    """Chooses the attempts of a job to run, by their places and the time left, and keeps the job's record."""
 
     def __init__(
         self, batch: Path, job_id: str, attempts: Mapping[int, Mapping[str, Any]], left_s: Callable[[], float]
@@ -150,10 +147,7 @@ class _Step:
 
 
 class _Job:
-    """Runs a step in each lane.
-
-    `more` returns the queues of submissions that have joined the job since; `part`: options of srun for a lane's step.
-    """
+    """Runs a step in each lane with options of srun; ``more`` returns the queues of submissions that have joined it."""
 
     def __init__(
         self,

@@ -39,10 +39,7 @@ class Begun:
 
 
 class Starter:
-    """One node's way from its payload to the launch.
-
-    `beat` gives a sign of life; the other nodes wait for it. `closed`: whether the attempt may no longer begin.
-    """
+    """One node's way from its payload to the launch; ``closed``: whether the attempt may no longer begin."""
 
     def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:
         self._payload, self._node, self._beat, self._closed = payload, node, beat, closed

@@ -25,10 +25,7 @@ WAIT_S = 0.5  # for the last sample, before the last push
 
 
 class Telemetry:
-    """Samples the GPUs that an attempt has on this node.
-
-    `visible`: CUDA_VISIBLE_DEVICES as Slurm set it; `interval_s`: seconds between two samples, 0 for none.
-    """
+    """Samples the GPUs that an attempt has on this node: ``visible`` GPUs, every so many seconds, 0 for never."""
 
     def __init__(self, gpus: int, visible: str, node: str, spool: Path, interval_s: float) -> None:
         self._gpus, self._node, self._spool, self._interval_s = gpus, node, spool, interval_s

@@ -75,10 +75,7 @@ class Watch:
     def follow(
         self, launcher: subprocess.Popen[bytes], running: AttemptPaths, start: Start, collector: Collector | None
     ) -> str:
-        """Watch the ranks until they end or must end; return why they were ended, "" if they ended by themselves.
-
-        `running`: the files of this launch, which in a search are not the attempt's.
-        """
+        """Watch the ranks of a launch until they end or must end; return why they were ended, "" if by themselves."""
         self._running, self._meeting, self._since_s = running, start, {}
         while launcher.poll() is None:
             collector.follow(POLL_S) if collector else time.sleep(POLL_S)

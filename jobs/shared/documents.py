@@ -32,10 +32,7 @@ class Unreadable(ValueError):
 
 
 def decode(kind: type[T], raw: object) -> T:
-    """Return a value of a type from its parsed JSON, without conversions: text is no number, nor is a truth value.
-
-    Raises ValueError: it is not of that type.
-    """
+    """Return a value of a type from its parsed JSON, without conversions: text is no number. Raises ValueError."""
     content = json.dumps(raw, ensure_ascii=False).encode(errors="replace")  # halves of surrogate pairs
     try:
         value: T = _adapter(kind).validate_json(content, strict=True)  # type: ignore[arg-type]  # a class is hashable

@@ -20,10 +20,7 @@ def render(
     world_size: int,
     overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of an attempt; `micro_batch`: None for a command without it.
-
-    The learning rate in it is the highest; a schedule is the training script's own.
-    """
+    """Return the DeepSpeed configuration of an attempt, with its highest learning rate: a schedule is the script's."""
     config = {
         **_batch(micro_batch, accumulation, world_size),
         **_precision(train["precision"]),

@@ -109,10 +109,7 @@ class StepEnd:
 
 @dataclass(frozen=True)
 class JobRecord(Document):
-    """The attempts whose agents a job started, how they ended, and attempts that it will not begin, for a `reason`.
-
-    The job's own end is that of any that has begun and not ended.
-    """
+    """The attempts whose agents a job started, how they ended, and attempts that it will not begin, for a `reason`."""
 
     begun: tuple[Whole, ...] = ()
     ended: Mapping[int, StepEnd] = field(default_factory=dict)

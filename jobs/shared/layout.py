@@ -124,10 +124,7 @@ class RunPaths:
         return self.dir.parents[1] / MARKER
 
     def checkpoints(self, config_hash: str) -> Path:
-        """The checkpoints of one experiment of the run.
-
-        A run whose experiment was changed in the spec keeps its name: a script must find only its own checkpoints.
-        """
+        """The checkpoints of one experiment of the run: a changed experiment keeps the run's name."""
         return self.dir / "checkpoints" / config_hash
 
     def forward_state(self, config_hash: str, tool: str) -> Path:

@@ -22,10 +22,7 @@ SEARCH_S: Final = 60.0  # for so long a search goes on to larger sizes, from its
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A measured micro-batch: time of a whole optimizer step, peak and usable memory of a rank.
-
-    None for an unknown peak, and for no limit.
-    """
+    """A measured micro-batch: time of a step, peak (None if unknown) and usable memory (None for no limit)."""
 
     micro_batch: int
     step_s: float

@@ -16,10 +16,7 @@ def ranks_per_sample(train: Mapping[str, Any]) -> int:
 
 
 def joins_parameters(train: Mapping[str, Any]) -> bool:
-    """Return whether all parameters lie in two tensors (see the trainer's `flat_parameters`).
-
-    They do if the backward pass is one compiled graph over whole parameters.
-    """
+    """Return whether all parameters lie in two tensors: if the backward pass is one graph over whole parameters."""
     if not train.get("deepspeed_patches", True):
         return False
     whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"

@@ -124,10 +124,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """This rank's place in the attempt, from the environment.
-
-    `resume`: verified checkpoint to continue from; `gpu_mem_bytes`: limit of this rank's GPU memory, or None for all.
-    """
+    """This rank's place in the attempt, from the environment; None for no checkpoint and no limit of memory."""
 
     rank: int
     local_rank: int

@@ -41,10 +41,7 @@ LEFT_S = 3600.0
 
 @dataclass(frozen=True)
 class Samples:
-    """A stretch of tokens as samples of ``seq_len`` inputs with their targets.
-
-    `padded`: no sample has a target for its last input: what follows is another document.
-    """
+    """A stretch of tokens as samples of ``seq_len`` inputs with their targets; padded, the last input has no target."""
 
     tokens: NDArray[np.integer[Any]]
     seq_len: int

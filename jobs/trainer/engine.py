@@ -55,10 +55,7 @@ def start_process_group(job: Job) -> torch.device:
 
 
 def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
-    """Build the compiled operators that the configurations need, or wait until another process of this node has.
-
-    Raises ValueError: something is missing on the node that the operator needs.
-    """
+    """Build the compiled operators that the configurations need, or wait for them. Raises ValueError."""
     if swap_space.in_use(ds_config):
         _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
     if config.deepcompile:

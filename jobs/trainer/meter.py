@@ -48,10 +48,7 @@ class _Pending:
 
 
 class Meter:
-    """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop.
-
-    `reported`: the last reported metrics.
-    """
+    """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop."""
 
     def __init__(self, config: TrainerConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
         self.stop_agreed = False

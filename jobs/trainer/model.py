@@ -71,10 +71,7 @@ class NextTokenLoss(nn.Module):
         self._plain_loss = plain_cross_entropy
 
     def compile_parts(self, blocks: Iterable[nn.Module]) -> None:
-        """Compile each block and the loss by themselves, so that the gathers of a block's weights stay outside.
-
-        Blocks of a kind share compiled code.
-        """
+        """Compile each block and the loss by themselves; the gathers of a block's weights stay outside."""
         for block in blocks:
             block.forward = torch.compile(block.forward)
         self._plain_loss = torch.compile(plain_cross_entropy)

@@ -136,10 +136,7 @@ def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch
 
 
 def to_come_bytes(engine: Any) -> int:
-    """Return the bytes that training adds on the device in its first steps at any micro-batch.
-
-    Gradients, the buffers in which ZeRO 1 and 2 reduce them, and the states that an optimizer makes at its first step.
-    """
+    """Return the bytes of gradients, buckets and states that training adds in its first steps at any micro-batch."""
     return _gradient_bytes(engine) + _bucket_bytes(engine) + _state_bytes(engine)
 
 

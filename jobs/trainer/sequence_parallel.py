@@ -28,10 +28,7 @@ def require_heads(model_config: PreTrainedConfig, ranks: int) -> None:
 
 
 def register(attention: _Attention, ranks: int) -> str:
-    """Make an attention that ranks share, and return its name for Transformers. All ranks call it.
-
-    `attention`: of whole samples, on tensors (batch, heads, tokens, head size).
-    """
+    """Make an attention of whole samples one that ranks share; return its name for Transformers. All ranks call it."""
     group, _ = dist.new_subgroups(ranks)
 
     def whole(query_BThD: Tensor, key_BThD: Tensor, value_BThD: Tensor, *args: Any, **kwargs: Any) -> Tensor:

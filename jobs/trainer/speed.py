@@ -37,10 +37,7 @@ def peak_flops(device: str) -> float | None:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of an optimizer step over all ranks: targets without padding, and FLOP of the model per token.
-
-    `peak_flops`: FLOP/s of a device, None if unknown.
-    """
+    """The work of a step over all ranks: targets without padding, FLOP of a token; a device's peak, None if unknown."""
 
     tokens: int
     ranks: int

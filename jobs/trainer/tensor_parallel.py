@@ -25,10 +25,7 @@ _MARK: Final = "tensor_model_parallel"  # DeepSpeed's, on each parameter that is
 
 
 def prepare(model: PreTrainedModel, ranks: int) -> None:
-    """Prepare a model for DeepSpeed to cut: GPT-2's layers become ordinary layers, its attention works on a part.
-
-    Raises ValueError: the ranks cannot share the model.
-    """
+    """Prepare a model for DeepSpeed to cut: GPT-2's layers become ordinary layers. Raises ValueError."""
     config = model.config
     if config.model_type not in CUTTABLE_MODELS:
         served = ", ".join(sorted(CUTTABLE_MODELS))

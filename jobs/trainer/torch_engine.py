@@ -21,10 +21,7 @@ _HALF: Final = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.flo
 
 
 class TorchEngine(ABC):
-    """Trains a model with fused AdamW; subclasses place the states and reduce the gradients.
-
-    `skipped_steps`: optimizer steps left out because fp16 gradients overflowed.
-    """
+    """Trains a model with fused AdamW; subclasses place the states and reduce the gradients."""
 
     stage: ClassVar[int]  # the stage of ZeRO that divides the same among the ranks
 

@@ -44,10 +44,7 @@ from .speed import profiled_steps
 
 
 def main() -> None:
-    """Train by the environment's configuration, until the target step or a stop request.
-
-    Raises FloatingPointError: the loss is not finite; ValueError: configuration, model and data do not fit each other.
-    """
+    """Train by the environment's configuration to the target step or a stop. Raises FloatingPointError, ValueError."""
     begin_s = time.perf_counter()
     job = Job.from_environment()
     config = TrainerConfig.from_json(job.train_config.read_text())

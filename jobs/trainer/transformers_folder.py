@@ -36,10 +36,7 @@ _PIECES: Final = "pieces"
 
 @dataclass(frozen=True)
 class WeightsRequest:
-    """A request for the weights of a checkpoint, into an empty folder, in a number format of ``FORMATS``.
-
-    `train`: the fields of the run's train.json; its split among ranks does not matter.
-    """
+    """A request for the weights of a checkpoint of a train.json, into an empty folder, in a format of ``FORMATS``."""
 
     checkpoint: str
     train: Mapping[str, Any]
@@ -48,10 +45,7 @@ class WeightsRequest:
 
 
 def write(request: WeightsRequest) -> dict[str, Any]:
-    """Write configuration, weights and tokenizer; return the number of parameters, the class and the tokenizer.
-
-    Raises ValueError: the checkpoint is not of this model; OSError: a part cannot be read, or the disk is full.
-    """
+    """Write configuration, weights, tokenizer; return parameters, class and tokenizer. Raises ValueError, OSError."""
     config, out = TrainerConfig.from_json(json.dumps(dict(request.train))), Path(request.out)
     name, dtype = tokenizer_name(config), FORMATS[request.dtype]
     model_config = find_model_config(config, load_tokenizer(name))

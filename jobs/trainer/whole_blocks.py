@@ -34,10 +34,7 @@ def gathered_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
-    """Return the configuration with a prefetch of the next block, unless it sets the prefetch itself.
-
-    With less, DeepSpeed would gather the rest only when the block is due. Vectors are small enough to stay whole.
-    """
+    """Return the configuration with a prefetch of the next block, unless it sets the prefetch itself."""
     zero = ds_config.get("zero_optimization") or {}
     if zero.get("stage") != 3 or _PREFETCH & zero.keys():
         return ds_config
