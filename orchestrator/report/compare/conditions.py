@@ -17,6 +17,7 @@ from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Timing
+from dscampaign.orchestrator.spec.trials import trial_number
 
 from .reasons import Reason, Why
 from .statistics import LEAST_REPEATS, Estimate, estimate
@@ -285,7 +286,9 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     lacking = [one for one in few if len(one.runs) < LEAST_REPEATS]
     if lacking:
         least = min(len(one.runs) for one in lacking)
-        return Reason(Why.FEW_RUNS, tuple(one.title for one in lacking), least, " run" if least == 1 else " runs")
+        field = "repeats" if trial_number(lacking[0].runs[0].name) is None else "search.confirm.repeats"
+        titles, unit = tuple(one.title for one in lacking), " run" if least == 1 else " runs"
+        return Reason(Why.FEW_RUNS, titles, least, unit, detail=field)
     detail = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
     return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
 

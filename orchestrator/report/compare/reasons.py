@@ -96,7 +96,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.FASTER_OUT: _FASTER,
     Why.DIFFERENT_CODE: "{detail} This may explain differences.",
     Why.PROVISIONAL: "provisional: {names} not finished",
-    Why.FEW_RUNS: "only {number} each; set `repeats: 3`",
+    Why.FEW_RUNS: "only {number} each; set `{detail}: 3`",
     Why.IDENTICAL: "repeats of {names} have the same loss at every step and count as one; use the seed",
     Why.FEW_COUNT: "only {detail} of {names} count; run the others again",
     Why.NO_LOSSES: "no losses were found in {names}",

@@ -84,6 +84,11 @@ def test_without_repeats_there_is_a_ranking(planted: Plant) -> None:
     assert found.doubts[0].text == "only 1 run each; set `repeats: 3`"
 
 
+def test_a_search_has_repeats_of_its_own(planted: Plant) -> None:
+    found = answered(planted(Planted("trial-0001-confirm", (0.2,)), Planted("trial-0002-confirm", (0.1,))))
+    assert found.doubts[0].text == "only 1 run each; set `search.confirm.repeats: 3`"
+
+
 def test_where_an_axis_changes_the_learning_loss_leads(planted: Plant) -> None:
     found = answered(planted(*(replace(one, config=SCRIPT) for one in SWEEP)))
     assert found.lead is Objective.LOSS
