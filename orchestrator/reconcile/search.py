@@ -19,6 +19,7 @@ from dscampaign.db.records import CampaignRow, NewRun, RunRow
 from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.local import local_gpus
+from dscampaign.orchestrator.failures import cuda_oom
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import figure
 from dscampaign.orchestrator.spec.expand import Run
@@ -48,11 +49,13 @@ class TrialRun:
     Attributes:
         failure: the failure class of its newest attempt.
         records: by step, its figures: of the objectives, None for an unknown one, and its excess of a bound.
+        asked: the share of the GPU's memory that the allocation without room asked for, if it ended so.
     """
 
     row: RunRow
     failure: str | None
     records: Mapping[int, tuple[Sequence[float | None], float]]
+    asked: float = 0.0
 
     @property
     def number(self) -> int:
@@ -79,7 +82,8 @@ class TrialRun:
         values, excess = self.records.get(_step(self.row), ((None,), 0.0))
         outcome = self._outcome(values, excess, last)
         known = tuple(value for value in values if value is not None) if outcome is TrialOutcome.MEASURED else ()
-        excess = excess or float(outcome is TrialOutcome.INFEASIBLE)
+        if outcome is TrialOutcome.INFEASIBLE and not excess:  # graded: else all directions look alike at first
+            excess = 1.0 + self.asked
         return Trial(self.number, self.row.params, outcome, known, self.rungs, excess)
 
     def _outcome(self, values: Sequence[float | None], excess: float, last: int | None) -> TrialOutcome:
@@ -141,9 +145,13 @@ def read_search(conn: Connection, campaign: CampaignRow) -> SearchState | None:
         data = event.data
         records.setdefault(event.run_id or 0, {})[data["step"]] = (tuple(data["values"]), data["excess"])
     trials = [row for row in rows if row.stage is Stage.TRIAL]
+    asked: dict[int, float] = {}
+    for event in queries.events(conn, campaign.id, kind="ended") if FailureClass.OOM in ends.values() else ():
+        if memory := cuda_oom.read((event.data.get("line") or {}).get("text", "")):
+            asked[event.run_id or 0] = memory.tried / (memory.allowed or memory.total)
     return SearchState(
         search=SearchConfig.model_validate(document["section"]),
-        runs=tuple(TrialRun(row, ends.get(row.id), records.get(row.id, {})) for row in trials),
+        runs=tuple(TrialRun(row, ends.get(row.id), records.get(row.id, {}), asked.get(row.id, 0.0)) for row in trials),
         confirmed=frozenset(row.name for row in rows if row.ordinal >= CONFIRMS),
         asked=frozenset(number_of(row.ordinal) for row in stored if row.stage is Stage.TRIAL),
         code=trials[0].code if trials else "",

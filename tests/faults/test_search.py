@@ -1,7 +1,8 @@
-"""A search while its reconciler is killed: no trial is lost, none is trained twice."""
+"""A search while its reconciler, its reconciler's job or a trial is killed: no trial is lost, none is trained twice."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from functools import partial
@@ -13,6 +14,10 @@ from dscampaign.db import queries
 from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, loop, search
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
+from dscampaign.tests.integration.slurm.test_detached import Shell
+from dscampaign.tests.support.campaigns import Observed, observe, open_store
+from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, wait_until
 
@@ -22,7 +27,7 @@ from .test_reconciler import SOON_S, jobs_of
 from .trial import SLURM, begin
 
 SCRIPT = """\
-import os, sys
+import os, sys, time
 from pathlib import Path
 from dscampaign import report
 folder = Path(os.environ["CAMPAIGN_RUN_DIR"])
@@ -90,3 +95,58 @@ def test_kill_9_of_the_reconciler_in_a_search(
     ran = {attempt.job_id for attempts in done.attempts.values() for attempt in attempts if attempt.job_id}
     wait_until(lambda: jobs_of(slurm, trial) >= ran, "the accounting")
     assert jobs_of(slurm, trial) == ran
+
+
+@pytest.mark.nightly
+def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
+    slurm: SlurmCluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, slurm)
+    (tmp_path / "train.py").write_text(SCRIPT.replace("done.write_text", "time.sleep(0.3)\n    done.write_text"))
+    url = shell.env["CAMPAIGN_STORE"] = postgres.new_database()
+    more = {"search": {**SEARCH, "trials": 6, "parallel": 3}, "train": {}, "command": "train.py {rate}"}
+    shell.type("db", "upgrade")
+    shell.type("submit", shell.spec("tuned", **more), "--yes")
+    store = open_store(url)
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, "tuned")
+    assert campaign
+
+    def seen() -> Observed:
+        return observe(store, campaign)
+
+    def measured(least: int) -> bool:
+        return sum(event.kind == search.MEASURED for event in seen().events()) >= least
+
+    def running() -> list[str]:
+        return [str(each[-1].job_id) for each in seen().attempts.values() if each and each[-1].state == "running"]
+
+    def reconciler_is_away() -> bool:
+        return not shell.jobs()
+
+    shell.until("the first trials", lambda: measured(2))
+    with store.read() as conn:
+        lease = queries.read_lease(conn, lease_name(campaign.id))
+    assert lease
+    os.kill(int(LeaseHolder.parse(lease.holder).pid), signal.SIGKILL)
+    slurm.run("scancel", *shell.jobs())  # which would start it again in a minute
+    shell.until("its end", reconciler_is_away)
+    shell.type("reconcile", "tuned", "--detach")
+    shell.until("more trials", lambda: measured(4) and bool(running()))
+    slurm.run("scancel", running()[0], *shell.jobs())
+    shell.until("its end", reconciler_is_away)
+    shell.type("reconcile", "tuned", "--detach")
+    shell.until("the end", lambda: bool(shell.status("tuned")["settled"]))
+
+    done = seen()
+    trials = [run for run in done.runs.values() if run.stage is Stage.TRIAL]
+    assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(6)]
+    once = Counter((event.run_id, event.data["step"]) for event in done.events() if event.kind == search.MEASURED)
+    assert set(once.values()) == {1}
+    for run in done.runs.values():
+        ledger = Path(campaign.dir, campaign.name, "runs", run.name, "ledger")
+        trained = [int(line) for line in ledger.read_text().split()] if ledger.exists() else []
+        whole = run.state in (RunState.COMPLETED, RunState.PRUNED)
+        assert trained == list(range(1, (run.target_step or 0) + 1 if whole else len(trained) + 1)), run.name
+    assert [run.stage for run in done.runs.values() if run.stage is not Stage.TRIAL] == [Stage.FULL]
+    store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,13 @@ from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.desired import Submission
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile import search
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
 from dscampaign.orchestrator.spec.load import runs_of_text
+from dscampaign.orchestrator.spec.sampling import TrialOutcome
+from dscampaign.tests.support.worlds import new_attempt
+from dscampaign.tests.unit.failures.test_cuda_oom import now
 
 SPEC = """\
 name: tuned
@@ -221,6 +226,20 @@ def test_what_cannot_be_trained_is_no_candidate(world: World) -> None:
     world.to_end()
     assert len(world.trials) == 12
     assert {run.params["kind"] for run in world.confirmations} == {"b"}
+
+
+def test_out_of_memory_is_graded_by_what_was_asked_for(world: World) -> None:
+    world.advance()
+    line = {"text": now(78.0)}
+    with world.store.write() as conn:
+        for run, evidence in zip(world.runs, ({"line": line}, {}), strict=False):
+            [attempt] = queries.insert_attempts(conn, [replace(new_attempt(run.id), token=run.name)])
+            queries.update_attempt(conn, attempt, state="failed", failure_class=FailureClass.OOM)
+            queries.update_run(conn, run.id, state=RunState.FAILED)
+            queries.add_events(conn, world.campaign.id, [queries.NewEvent("ended", "", run.id, data=evidence)])
+        state = search.read_search(conn, world.campaign)
+    assert state
+    assert [trial.excess for trial in state.trials if trial.outcome is TrialOutcome.INFEASIBLE] == [1 + 2 / 80, 1]
 
 
 def test_trials_beyond_a_bound_are_infeasible(tmp_path: Path) -> None:

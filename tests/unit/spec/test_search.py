@@ -106,11 +106,40 @@ def test_qmc_spreads_trials_evenly_and_asks_each_again_alike() -> None:
     subprocess.run([sys.executable, "-c", QMC], check=True)  # SciPy looks for torch, which no pure test may import
 
 
-def test_without_the_extra_it_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "optuna" else name)
-    with pytest.raises(SpecError, match="needs optuna") as error:
-        first(tmp_path, f"{{parameters: {{{LR}}}}}", base=BASE.replace("lr: 1e-3", "steps: 9"))
-    assert "pip install 'dscampaign[search]'" in str(error.value)
+GP = """\
+from dscampaign.orchestrator.spec.sampling import TrialOutcome, Trial, ask
+from dscampaign.orchestrator.spec.search_section import SearchConfig
+
+space = {"x": {"uniform": [0, 1]}, "kind": {"choice": ["a", "b"]}}
+search = SearchConfig.model_validate({"parameters": space, "sampler": "gp"})
+trials = []
+for number in range(16):
+    params = ask(search, trials, number, lambda _: True)
+    fits = params["x"] < 0.8
+    ended = TrialOutcome.MEASURED if fits else TrialOutcome.INFEASIBLE
+    values = ((params["x"] - 0.6) ** 2 + (params["kind"] == "b"),) if fits else ()
+    trials.append(Trial(number, params, ended, values, excess=float(not fits)))
+assert min(trial.values[0] for trial in trials[10:] if trial.values) < 1e-3
+assert ask(search, trials[:12], 12, lambda _: True) == trials[12].params
+"""
+
+
+@pytest.mark.nightly
+def test_a_gaussian_process_finds_the_best_and_asks_again_alike() -> None:
+    subprocess.run([sys.executable, "-c", GP], check=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "sampler", "hint"),
+    [("optuna", "tpe", "pip install 'dscampaign[search]'"), ("torch", "gp", "pip install torch")],
+)
+def test_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, sampler: str, hint: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else name)
+    with pytest.raises(SpecError, match=f"needs {package}") as error:
+        first(tmp_path, f"{{parameters: {{{LR}}}, sampler: {sampler}}}", base=BASE.replace("lr: 1e-3", "steps: 9"))
+    assert hint in str(error.value)
 
 
 def test_a_distribution_in_a_matrix_leads_to_search(tmp_path: Path) -> None:
