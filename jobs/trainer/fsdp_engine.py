@@ -95,11 +95,8 @@ class FsdpEngine(TorchEngine):
             torch._foreach_mul_(grads, factor.to(grads[0].device))
         return norm
 
-    def save_checkpoint(
-        self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
-    ) -> None:
+    def save_checkpoint(self, save_dir: str, tag: str, client_state: Mapping[str, Any], **_latest: object) -> None:
         """Write this rank's parts to ``save_dir/tag``."""
-        del save_latest
         folder = Path(save_dir, tag)
         make_folder(folder)
         state = {"ranks": dist.get_world_size(), "parts": self._parts(), "buffers": self._buffers()}

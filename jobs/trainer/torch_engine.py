@@ -140,11 +140,8 @@ class DdpEngine(TorchEngine):
         """Return whether a pass through the bare module takes other memory than a pass through the engine."""
         return self._half is not None
 
-    def save_checkpoint(
-        self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
-    ) -> None:
+    def save_checkpoint(self, save_dir: str, tag: str, client_state: Mapping[str, Any], **_latest: object) -> None:
         """Write ``save_dir/tag``, from the first rank: all have the same."""
-        del save_latest
         if dist.get_rank():
             return
         folder = Path(save_dir, tag)
