@@ -35,13 +35,8 @@ CLEAR_LINE: Final = "\r\x1b[2K"
 
 def page_for(stream: IO[str]) -> Page:
     """The abilities of a stream, by NO_COLOR, FORCE_COLOR and TERM=dumb."""
-    terminal = stream.isatty()
-    if os.environ.get("NO_COLOR"):
-        colour = False
-    elif os.environ.get("FORCE_COLOR", "") not in ("", "0"):
-        colour = True
-    else:
-        colour = terminal and os.environ.get("TERM") != "dumb"
+    terminal, forced = stream.isatty(), os.environ.get("FORCE_COLOR", "") not in ("", "0")
+    colour = not os.environ.get("NO_COLOR") and (forced or (terminal and os.environ.get("TERM") != "dumb"))
     return Page(colour, terminal_size(stream).columns if terminal else None)
 
 

@@ -25,8 +25,7 @@ from .export import export, promote, weights
 from .mcp import mcp
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
-from .serve import serve
-from .show import diagnose, doctor, explain, logs, status, top
+from .show import diagnose, doctor, explain, logs, serve, status, top
 from .spec import init, plan, render, schema, validate
 
 
