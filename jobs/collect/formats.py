@@ -141,6 +141,8 @@ _OTHER_WORK: Final = _form(
     r"\b(?:sanity|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
 """A count of these is no count of steps."""
+_OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")
+"""Not `slowest rank 3` nor `LoRA rank 8`, after another word."""
 _NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|restor(?:ed|ing)|resum(?:ed|ing))\b")
 _TRAINING: Final = _form("train")
 
@@ -186,6 +188,11 @@ class Reading:
     def step(self) -> int:
         """Return the step on the line."""
         return int(self.line["step"])
+
+
+def of_other_rank(text: str) -> bool:
+    """Return whether a rank prints a line that begins with, or names, its number, other than 0."""
+    return _OF_OTHER_RANK.search(text) is not None
 
 
 def read_line(text: str, run_steps: int | None = None, epoch: int | None = None) -> Reading | None:

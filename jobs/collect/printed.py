@@ -23,6 +23,7 @@ from .formats import (
     epoch_of_all,
     in_parts,
     logged,
+    of_other_rank,
     read_heading,
     read_line,
     read_stepless,
@@ -167,6 +168,8 @@ class CommonForms:
 
     def _read(self, text: str) -> list[Reading]:
         """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
+        if LOSS.search(text) and of_other_rank(text):
+            return []
         if (values := logged(text)) is not None:
             if values and len(self._waiting) < WAITING:
                 self.description = self.description or "the Trainer's output"

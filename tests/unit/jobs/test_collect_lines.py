@@ -315,6 +315,20 @@ def test_micro_batches_are_counted_in_steps_if_all_epochs_make_the_run(tmp_path:
         assert all(line["loss"] == line["step"] - 1 for line in lines)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[default{r}]:step {s} loss {l}\n",
+        "[rank{r}]: step {s} loss {l}\n",
+        "Rank {r} | step {s} | loss {l}\n",
+        "step {s} | rank: {r} | loss {l} | slowest rank 3\n",
+    ],
+)
+def test_of_several_ranks_the_first_counts(tmp_path: Path, text: str) -> None:
+    printed = (text.format(r=rank, s=step, l=2.5 if rank == 0 else 9) for step in (1, 2) for rank in (1, 0, 12))
+    assert read("".join(printed), CommonForms(2), tmp_path) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.5}]
+
+
 def test_a_resumed_attempt_learns_the_first_epoch_from_an_earlier_one(tmp_path: Path) -> None:
     looked = Looked(tmp_path)
     looked.print("Epoch 0/3, Batch 1/4, loss 9\n")
