@@ -200,7 +200,8 @@ def run_left_s(run: RunStatus, pace: Pace | None, like: Forecast | None, now_s: 
     steps, silent_s = run.target_step - pace.step, max(0.0, now_s - pace.ts_s)
     if silent_s > max(QUIET_S, QUIET_STEPS * step_s, end_s):
         return None
-    return max(0.0, steps * step_s + end_s - silent_s) if steps > 0 or end_s > silent_s else None
+    left_s = steps * step_s + end_s - silent_s
+    return left_s if left_s > 0 else None
 
 
 class TimeLeft(NamedTuple):

@@ -151,6 +151,7 @@ def test_a_run_without_a_pace_takes_as_long_as_its_like() -> None:
         ({}, {"ts_s": float("inf")}),
         ({}, {"ts_s": float("nan")}),
         ({}, {"half_s": NOW_S - 600, "ts_s": NOW_S - 200}),  # silent for a hundred steps
+        ({}, {"step": 999, "ts_s": NOW_S - 10}),  # its end was due
     ],
 )
 def test_a_run_without_a_pace_or_a_like_has_no_estimate(values: dict[str, Any], paced: dict[str, Any]) -> None:
