@@ -1,4 +1,4 @@
-"""What a report costs: seconds and memory for the page of a large campaign. SQLite.
+"""What a report costs: seconds of the processor and memory for the page of a large campaign. SQLite.
 
 python benchmarks/report_page.py [--runs 1000] [--steps 1000]
 """
@@ -11,7 +11,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +37,6 @@ def main() -> None:
         folder = Path(temporary)
         url = f"sqlite:///{folder}/campaign.db"
         _fill(Store.open(url, create=True), folder, options.runs, options.steps)
-        begin_s = time.perf_counter()
         words = [
             sys.executable,
             "-m",
@@ -51,11 +49,12 @@ def main() -> None:
             "page",
         ]
         subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - begin_s
-        peak_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds, peak_gb = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
         size_mb = (folder / "page/report.html").stat().st_size / 1e6
     steps = options.runs * options.steps
-    print(f"report of {options.runs:,} runs, {steps:,} steps: {seconds:.1f} s, {peak_gb:.2f} GB, page {size_mb:.1f} MB")
+    cost = f"{seconds:.1f} s of the processor, {peak_gb:.2f} GB, page {size_mb:.1f} MB"
+    print(f"report of {options.runs:,} runs, {steps:,} steps: {cost}")
 
 
 def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:

@@ -42,7 +42,7 @@ def flags_of(run: MeasuredRun) -> list[str]:
 
 def remarks_of(run: MeasuredRun) -> dict[str, str]:
     """Return the remarks on a run's figures by their kind."""
-    return dict([*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)])
+    return dict([*_configuration(run), *_points(run), *_timing(run), *_loss_and_gpus(run)])
 
 
 def clock_remark(run: MeasuredRun) -> str:
@@ -102,7 +102,7 @@ def _timing(run: MeasuredRun) -> Iterator[tuple[str, str]]:
         yield "waited for data", f"{quality.data_wait:.0%} of the time waited for data"
 
 
-def _loss(run: MeasuredRun) -> Iterator[tuple[str, str]]:
+def _loss_and_gpus(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     final, held_out = run.loss.final, run.loss.held_out
     if held_out is not None and not math.isfinite(held_out):
         yield "held-out loss not finite", "its newest held-out loss, or the training loss after that, is not finite"
@@ -113,9 +113,6 @@ def _loss(run: MeasuredRun) -> Iterator[tuple[str, str]]:
         and (held_out is None or held_out - final > PADDED_NATS)
     ):
         yield "loss of padding", f"a training loss of {final:.2f} nats is what padding or memorised text gives"
-
-
-def _gpus(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     if run.timing and run.gpus.few:
         few = f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
         yield "few GPU samples", few

@@ -7,7 +7,6 @@ Altair takes 10 ms to find the class of a text.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -17,9 +16,10 @@ import altair as alt
 from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.formatting import clean, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
+from dscampaign.orchestrator.report.compare.conditions import key_of
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
-from dscampaign.orchestrator.report.compare.statistics import Standing
+from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .curves import Curves
@@ -94,19 +94,18 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     rows: list[dict[str, Any]] = []
     lines: dict[str, Mapping[str, Any]] = {}
     figure, kinds = METRICS[metric], {each.condition.devices for each in compared if each.condition.devices}
-    for each in compared:
-        x: Any = each.condition.params.get(axis)
-        estimate: Any = each.condition.summary(metric)
-        value, low, high = (getattr(estimate, name, estimate) for name in ("value", "low", "high"))
-        if is_number(x) and value is not None and math.isfinite(value):
-            others = {name: value for name, value in each.condition.params.items() if name not in (axis, "label")}
-            if len(kinds) > 1:
-                others["on"] = ", ".join(each.condition.devices)
-            line = json.dumps(others, default=str)
+    for one in (each.condition for each in compared):
+        x: Any = one.params.get(axis)
+        estimate = one.summary(metric)
+        if is_number(x) and isinstance(estimate, Estimate) and math.isfinite(estimate.value):
+            others = {name: value for name, value in one.params.items() if name not in (axis, "label")}
+            others |= {"on": ", ".join(one.devices)} if len(kinds) > 1 else {}
+            line = key_of(others)
             lines[line] = others
-            ends = {"low": low * figure.scale, "high": high * figure.scale} if low is not None else {}
-            row = {"x": x, "y": value * figure.scale, **ends, "line": line, "says": figure.text(value)}
-            rows.append({"c": looks[each.condition.name].number, **row})
+            ends = zip(("low", "high"), estimate.ends or (), strict=False)
+            row = {"y": estimate.value * figure.scale, **{name: end * figure.scale for name, end in ends}}
+            says = figure.text(estimate.value)
+            rows.append({"c": looks[one.name].number, "x": x, **row, "line": line, "says": says})
     xs = sorted({row["x"] for row in rows})
     if len(xs) < LEAST_POINTS:
         return None
@@ -308,7 +307,6 @@ def _scale(values: Sequence[float]) -> alt.Scale:
 
 
 def _speed(each: BaselineComparison, looks: Looks) -> dict[str, Any]:
-    speed = each.speed
-    ends = {"low": speed.low, "high": speed.high} if speed and speed.low is not None else {}
-    value = speed.value if speed else None
+    ends = dict(zip(("low", "high"), (each.speed and each.speed.ends) or (), strict=False))
+    value = each.speed and each.speed.value
     return {"c": looks[each.condition.name].number, "value": value, **ends, "says": speed_text(each)}

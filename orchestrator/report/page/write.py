@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,12 +52,12 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     sections += folded(results, rendered_configs(results))
     sections = [section for section in sections if not section.is_empty]
     svgs = pictures_of([chart for section in sections for chart in section.charts])
-    document = document_of(results)
+    document, indent = document_of(results), 1 if len(results.runs) <= _READ_RUNS else None
     figures = {name: f"figures/{name}.svg" for name in svgs}
-    files: dict[str, str | bytes] = {
+    files = {
         PAGE: html_page(results, sections, looks, made_s),
         "report.md": markdown_page(results, sections, figures, made_s),
-        "report.json": _json(document),
+        "report.json": json.dumps(document, indent=indent, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(document)),
         "runs.csv": _csv(*run_rows(document)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
@@ -76,31 +77,22 @@ def rendered_configs(results: Results) -> dict[str, str]:
         run = condition.runs[0]
         if run.generation and condition.heeds_config and condition.field("engine") not in ("ddp", "fsdp2"):
             file = paths.run(run.name).attempt(run.generation).ds_config
-            try:
+            with suppress(OSError, UnicodeDecodeError):
                 configs[condition.name] = file.read_text(encoding="utf-8").rstrip()
-            except (OSError, UnicodeDecodeError):
-                continue
     return configs
 
 
-def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
+def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     refuse_links_of_others(folder, folder / "figures")
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, content in files.items():
-        path = folder / name
+    written = [folder / name for name in files]
+    for path, content in zip(written, files.values(), strict=True):
         with whole_file(path, binary=True) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-        written.append(path)
+            stream.write(content.encode())
     for path in (folder / "figures").iterdir():
         if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
             path.unlink()
     return written
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    """Indented, which of a thousand runs would alone take half a second, where it is for people too."""
-    return json.dumps(document, indent=1 if len(document["runs"]) <= _READ_RUNS else None, allow_nan=False) + "\n"
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

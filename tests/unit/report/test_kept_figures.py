@@ -66,9 +66,9 @@ def beside(name: str) -> Figure:
     return lambda runs, first: [fmean(getattr(a, name) - getattr(b, name) for a, b in zip(runs, first, strict=True))]
 
 
-def rows(path: str, names: Mapping[str, str]) -> dict[str, list[KeptRun]]:
-    """Return the repeats of conditions in a store by their text in the table."""
-    return {text: repeats(path, name) for text, name in names.items()}
+def kept(folder: str, names: Mapping[str, str], figures: Sequence[Figure | None]) -> Table:
+    """Return the table of a campaign, whose rows are the repeats of these conditions."""
+    return Table({text: repeats(f"{folder}/campaign.db.gz", name) for text, name in names.items()}, figures)
 
 
 STRATEGIES: Final = {
@@ -218,15 +218,9 @@ def _llama(path: str, name: str) -> list[KeptRun]:
 
 
 TABLES: Final[Mapping[str, Callable[[], Table]]] = {
-    "zero-precision-matrix-h100": lambda: Table(
-        rows(
-            "zero-precision-matrix-h100/campaign.db.gz",
-            {
-                f"{stage}, {kind}": f"zero_stage-{stage}_precision-{kind}"
-                for kind in ("fp16", "fp32")
-                for stage in range(4)
-            },
-        ),
+    "zero-precision-matrix-h100": lambda: kept(
+        "zero-precision-matrix-h100",
+        {f"{stage}, {kind}": f"zero_stage-{stage}_precision-{kind}" for kind in ("fp16", "fp32") for stage in range(4)},
         [
             spread("speed"),
             lambda runs, _: times("speed")(runs, repeats(runs[0].path, "zero_stage-0_precision-fp32")),
@@ -234,32 +228,28 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             most("held_gb"),
         ],
     ),
-    "five-strategies-h100": lambda: Table(
-        rows(
-            "five-strategies-h100/campaign.db.gz",
-            {
-                "355M DDP": "model-gpt2-medium_strategy-ddp",
-                "355M ZeRO 1": "model-gpt2-medium_strategy-zero1",
-                "355M ZeRO 2": "model-gpt2-medium_strategy-zero2",
-                "774M ZeRO 3": "model-gpt2-large_strategy-zero3",
-                "774M ZeRO 3, optimizer offloaded": "model-gpt2-large_strategy-zero3-offload",
-            },
-        ),
+    "five-strategies-h100": lambda: kept(
+        "five-strategies-h100",
+        {
+            "355M DDP": "model-gpt2-medium_strategy-ddp",
+            "355M ZeRO 1": "model-gpt2-medium_strategy-zero1",
+            "355M ZeRO 2": "model-gpt2-medium_strategy-zero2",
+            "774M ZeRO 3": "model-gpt2-large_strategy-zero3",
+            "774M ZeRO 3, optimizer offloaded": "model-gpt2-large_strategy-zero3-offload",
+        },
         [each("speed"), middle("step_ms"), middle("busy_pct"), most("held_gb"), most("host_gb"), middle("held_out")],
     ),
-    "five-strategies-next-h200x2": lambda: Table(
-        rows(
-            "five-strategies-next-h200x2/campaign.db.gz",
-            {
-                "355M DDP": "medium-ddp",
-                "355M ZeRO 1": "medium-zero1",
-                "355M ZeRO 2": "medium-zero2",
-                "774M ZeRO 3": "large-zero3",
-                "774M ZeRO 3, optimizer offloaded": "large-zero3-offload",
-                "1.56B ZeRO 3": "xl-zero3",
-                "1.56B ZeRO 3, activations computed again": "xl-zero3-recomputed",
-            },
-        ),
+    "five-strategies-next-h200x2": lambda: kept(
+        "five-strategies-next-h200x2",
+        {
+            "355M DDP": "medium-ddp",
+            "355M ZeRO 1": "medium-zero1",
+            "355M ZeRO 2": "medium-zero2",
+            "774M ZeRO 3": "large-zero3",
+            "774M ZeRO 3, optimizer offloaded": "large-zero3-offload",
+            "1.56B ZeRO 3": "xl-zero3",
+            "1.56B ZeRO 3, activations computed again": "xl-zero3-recomputed",
+        },
         [
             spread("speed"),
             middle("step_ms"),
@@ -270,11 +260,9 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             middle("held_out"),
         ],
     ),
-    "zero3-prefetch-h200x2": lambda: Table(
-        rows(
-            "zero3-prefetch-h200x2/campaign.db.gz",
-            {"50 million, the default": "chosen", "nothing": "no-prefetch", "500 million": "prefetch-500M"},
-        ),
+    "zero3-prefetch-h200x2": lambda: kept(
+        "zero3-prefetch-h200x2",
+        {"50 million, the default": "chosen", "nothing": "no-prefetch", "500 million": "prefetch-500M"},
         [each("speed"), middle("step_ms"), middle("busy_pct"), most("held_gb")],
     ),
     LLAMA: lambda: Table(
@@ -346,17 +334,15 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             for place in (0, 1)
         ],
     ),
-    "zero-and-offload-h200x2": lambda: Table(
-        rows(
-            "zero-and-offload-h200x2/campaign.db.gz",
-            {
-                text: f"model-gpt2_shape-16x1024_strategy-{name}"
-                for text, name in {
-                    **{f"ZeRO {stage}": f"zero{stage}" for stage in range(4)},
-                    "ZeRO 3, optimizer offloaded": "zero3-offload",
-                }.items()
-            },
-        ),
+    "zero-and-offload-h200x2": lambda: kept(
+        "zero-and-offload-h200x2",
+        {
+            text: f"model-gpt2_shape-16x1024_strategy-{name}"
+            for text, name in {
+                **{f"ZeRO {stage}": f"zero{stage}" for stage in range(4)},
+                "ZeRO 3, optimizer offloaded": "zero3-offload",
+            }.items()
+        },
         [
             each("speed"),
             middle("step_ms"),
@@ -367,15 +353,13 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             middle("held_out"),
         ],
     ),
-    "loss-verification-h200x2": lambda: Table(
-        rows(
-            "loss-verification-h200x2/campaign.db.gz",
-            {
-                f"{stage} {text}": f"zero_stage-{stage}_deepcompile-{value}"
-                for stage in (1, 2, 3)
-                for text, value in (("no", "false"), ("yes", "true"))
-            },
-        ),
+    "loss-verification-h200x2": lambda: kept(
+        "loss-verification-h200x2",
+        {
+            f"{stage} {text}": f"zero_stage-{stage}_deepcompile-{value}"
+            for stage in (1, 2, 3)
+            for text, value in (("no", "false"), ("yes", "true"))
+        },
         [each("speed"), middle("step_ms"), times("speed"), most("held_gb"), middle("held_out")],
     ),
     "gpu-telemetry-h100x2": lambda: Table(
@@ -397,8 +381,9 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             each("mj_per_token"),
         ],
     ),
-    "auto-micro-batch-h200": lambda: Table(
-        rows("auto-micro-batch-h200/campaign.db.gz", STRATEGIES),
+    "auto-micro-batch-h200": lambda: kept(
+        "auto-micro-batch-h200",
+        STRATEGIES,
         [
             lambda runs, _: [_searched(runs[0], "search")[0]["seconds"]],
             lambda runs, _: [one["step_s"] for one in _searched(runs[0], "trial")],
@@ -408,17 +393,15 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             most("held_gb"),
         ],
     ),
-    "zero3-leaf-h200": lambda: Table(
-        rows(
-            "zero3-leaf-h200/campaign.db.gz",
-            {
-                "ZeRO 2": "zero2",
-                "ZeRO 3": "zero3",
-                "ZeRO 3, leaf": "zero3-leaf",
-                "ZeRO 3, compile": "zero3-compile",
-                "ZeRO 3, leaf, compile": "zero3-leaf-compile",
-            },
-        ),
+    "zero3-leaf-h200": lambda: kept(
+        "zero3-leaf-h200",
+        {
+            "ZeRO 2": "zero2",
+            "ZeRO 3": "zero3",
+            "ZeRO 3, leaf": "zero3-leaf",
+            "ZeRO 3, compile": "zero3-compile",
+            "ZeRO 3, leaf, compile": "zero3-leaf-compile",
+        },
         [each("speed"), middle("step_ms"), middle("busy_pct"), most("held_gb")],
     ),
     "screened-strategies-h200": lambda: Table(
@@ -438,30 +421,26 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             lambda row, _: [len(row[1]), *(run.speed for run in row[1])] if row[1] else [],
         ],
     ),
-    "zero3-or-fsdp2-h200": lambda: Table(
-        rows(
-            "zero3-or-fsdp2-h200/campaign.db.gz",
-            {
-                "ZeRO 3": "zero3",
-                "FSDP2": "fsdp2",
-                "ZeRO 3, compiled": "zero3-compiled",
-                "FSDP2, compiled": "fsdp2-compiled",
-                "ZeRO 3, all in host memory": "zero3-offload-full",
-                "FSDP2, all in host memory": "fsdp2-offload",
-            },
-        ),
+    "zero3-or-fsdp2-h200": lambda: kept(
+        "zero3-or-fsdp2-h200",
+        {
+            "ZeRO 3": "zero3",
+            "FSDP2": "fsdp2",
+            "ZeRO 3, compiled": "zero3-compiled",
+            "FSDP2, compiled": "fsdp2-compiled",
+            "ZeRO 3, all in host memory": "zero3-offload-full",
+            "FSDP2, all in host memory": "fsdp2-offload",
+        },
         [spread("speed"), most("held_gb"), most("left_gb"), beside("held_out")],
     ),
-    "zero3-or-fsdp2-h100": lambda: Table(
-        rows(
-            "zero3-or-fsdp2-h100/campaign.db.gz",
-            {
-                "ZeRO 3": "zero3",
-                "FSDP2": "fsdp2",
-                "ZeRO 3, compiled": "zero3-compiled",
-                "FSDP2, compiled": "fsdp2-compiled",
-            },
-        ),
+    "zero3-or-fsdp2-h100": lambda: kept(
+        "zero3-or-fsdp2-h100",
+        {
+            "ZeRO 3": "zero3",
+            "FSDP2": "fsdp2",
+            "ZeRO 3, compiled": "zero3-compiled",
+            "FSDP2, compiled": "fsdp2-compiled",
+        },
         [each("speed"), most("held_gb")],
     ),
     "patches-h200": lambda: Table(
@@ -505,30 +484,22 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             lambda row, _: [median(run.held_out for run in row[0])],
         ],
     ),
-    "fp8-h200": lambda: Table(
-        rows(
-            "fp8-h200/campaign.db.gz",
-            {
-                f"{text}, {precision}": f"strategy-{name}_precision-{precision}"
-                for text, name in (("DDP", "ddp"), ("ZeRO 2", "zero2"), ("FSDP2", "fsdp2"))
-                for precision in ("bf16", "fp8")
-            },
-        ),
+    "fp8-h200": lambda: kept(
+        "fp8-h200",
+        {
+            f"{text}, {precision}": f"strategy-{name}_precision-{precision}"
+            for text, name in (("DDP", "ddp"), ("ZeRO 2", "zero2"), ("FSDP2", "fsdp2"))
+            for precision in ("bf16", "fp8")
+        },
         [each("speed"), middle("step_ms"), middle("mfu"), most("held_gb"), middle("held_out")],
     ),
-    "versions-h100": lambda: Table(
-        rows(
-            "versions-h100/campaign.db.gz",
-            {
-                f"ZeRO {stage}, {at} {text}": f"zero_stage-{stage}_deepspeed_patches-{value}_python-ds-{at}"
-                for stage in (1, 2)
-                for at, text, value in (
-                    ("0.19.5", "off", "false"),
-                    ("0.19.8", "off", "false"),
-                    ("0.19.8", "on", "true"),
-                )
-            },
-        ),
+    "versions-h100": lambda: kept(
+        "versions-h100",
+        {
+            f"ZeRO {stage}, {at} {text}": f"zero_stage-{stage}_deepspeed_patches-{value}_python-ds-{at}"
+            for stage in (1, 2)
+            for at, text, value in (("0.19.5", "off", "false"), ("0.19.8", "off", "false"), ("0.19.8", "on", "true"))
+        },
         [each("speed"), middle("step_ms"), most("held_gb"), middle("held_out")],
     ),
     "fsdp2-h200": lambda: Table(
@@ -549,16 +520,14 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             ],
         ],
     ),
-    "xl-activation-checkpointing-h200": lambda: Table(
-        rows(
-            "xl-activation-checkpointing-h200/campaign.db.gz",
-            {
-                "ZeRO 3": "zero3",
-                "ZeRO 3, activations computed again": "zero3-recomputed",
-                "FSDP2": "fsdp2",
-                "FSDP2, activations computed again": "fsdp2-recomputed",
-            },
-        ),
+    "xl-activation-checkpointing-h200": lambda: kept(
+        "xl-activation-checkpointing-h200",
+        {
+            "ZeRO 3": "zero3",
+            "ZeRO 3, activations computed again": "zero3-recomputed",
+            "FSDP2": "fsdp2",
+            "FSDP2, activations computed again": "fsdp2-recomputed",
+        },
         [spread("speed"), most("held_gb"), beside("held_out")],
     ),
     "zero3-host-h200": lambda: Table(
@@ -585,17 +554,15 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
         },
         [lambda name, first, place=place: [_learned(name, first)[place]] for place in range(5)],  # type: ignore[misc]
     ),
-    "tensor-sequence-zero3-fsdp2-h100x2": lambda: Table(
-        rows(
-            "tensor-sequence-zero3-fsdp2-h100x2/campaign.db.gz",
-            {
-                "ZeRO 1": "zero1",
-                "ZeRO 1, `tensor_parallel: 2`": "zero1-tensor-parallel",
-                "ZeRO 1, `sequence_parallel: 2`": "zero1-sequence-parallel",
-                "ZeRO 3": "zero3",
-                "FSDP2": "fsdp2",
-            },
-        ),
+    "tensor-sequence-zero3-fsdp2-h100x2": lambda: kept(
+        "tensor-sequence-zero3-fsdp2-h100x2",
+        {
+            "ZeRO 1": "zero1",
+            "ZeRO 1, `tensor_parallel: 2`": "zero1-tensor-parallel",
+            "ZeRO 1, `sequence_parallel: 2`": "zero1-sequence-parallel",
+            "ZeRO 3": "zero3",
+            "FSDP2": "fsdp2",
+        },
         [
             spread("speed"),
             times("speed"),
