@@ -9,7 +9,6 @@ from html import escape
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.formatting import html_table
-from dscampaign.orchestrator.reconcile.search import read_search
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, follow_ups_of, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.objective import Objective
@@ -50,5 +49,9 @@ def measured(
 ) -> Recommendation:
     """Compare the runs of a campaign; raise UserError if the baseline does not exist."""
     with store.read() as conn:
-        search, follow_ups = read_search(conn, campaign), follow_ups_of(conn, campaign)
+        search, follow_ups = None, follow_ups_of(conn, campaign)
+        if campaign.provenance.get("search"):
+            from dscampaign.orchestrator.reconcile.search import read_search  # what it loads takes a second
+
+            search = read_search(conn, campaign)
     return Recommendation(**vars(results_of(campaign, read_runs(store, campaign), baseline, by, search, follow_ups)))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
 
@@ -14,7 +14,6 @@ from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import ABSENT, Stage
 from dscampaign.orchestrator.formatting import count, rough
-from dscampaign.orchestrator.reconcile.search import SearchState
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
@@ -24,6 +23,9 @@ from .baseline import BaselineComparison, compare_to_baseline, pairing_text
 from .conditions import Condition, condition_named, conditions_of, grouped
 from .wording import intervals
 from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
+
+if TYPE_CHECKING:
+    from dscampaign.orchestrator.reconcile.search import SearchState
 
 HOUR_S: Final = 3600.0
 

@@ -110,7 +110,7 @@ def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvR
     columns, rows = columns_of(
         [{_COLUMN.get(name, name): value for name, value in document.items()} for document in documents]
     )
-    return columns, (list(map(_cell, row)) for row in rows)
+    return columns, ([_cell(value) for value in row] for row in rows)
 
 
 def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -215,4 +215,4 @@ def _run(run: MeasuredRun) -> dict[str, Any]:
 
 def _cell(value: Any) -> Any:
     """A value in a CSV file: lists as text."""
-    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else strict(value)
+    return "; ".join(map(str, value)) if isinstance(value, list) else value

@@ -34,7 +34,6 @@ from . import charts
 from .curves import Curves, curves_of
 from .elements import Chart, Section, Table, TableCell, table_of
 from .looks import Looks
-from .search import search_found
 
 MOST_WORKLOADS: Final = 6
 """So many have charts; more have the tables."""
@@ -48,7 +47,11 @@ def questions(results: Results, looks: Looks, first: Section) -> Iterator[Sectio
     """Yield the sections between the first screen, whose chart they leave out, and the details."""
     shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
-    sections = [search_found(results, looks)]
+    sections = []
+    if results.search:
+        from .search import search_found  # what it loads takes a second
+
+        sections.append(search_found(results.search, looks))
     if drawn:
         sections += [make(results, looks, drawn) for make in (_speed, _learning, _memory)]
         sections += [_settings(results, looks), _time_to_loss(results, looks)]

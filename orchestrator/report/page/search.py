@@ -11,7 +11,6 @@ import altair as alt
 from dscampaign.orchestrator.campaign.titles import value_text
 from dscampaign.orchestrator.formatting import count, figure
 from dscampaign.orchestrator.reconcile.search import SearchState
-from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.spec.matrix import short_name
 from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first, study_of, unbeaten
 from dscampaign.orchestrator.spec.search_section import SearchConfig
@@ -32,11 +31,10 @@ _ENDS: Final = {
 }
 
 
-def search_found(results: Results, looks: Looks) -> Section:
-    """Return the section; empty without a search."""
-    state = results.search
+def search_found(state: SearchState, looks: Looks) -> Section:
+    """Return the section; empty without a trial."""
     title = "What did the search find?"
-    if state is None or not state.trials:
+    if not state.trials:
         return Section(title)
     search, ranked = state.search, best_first(state.search, state.trials)
     charts = [*_history(search, state.trials, looks), *_importance(search, state.trials, looks)]
