@@ -252,7 +252,8 @@ class CommonForms:
         first = self._first_of(read, read.epoch, self._run_steps)
         if first is not None:
             read.line["step"] += (read.epoch - first) * read.total
-        if first is not None or (read.total == self._run_steps and self._counts_all(read)):
+        certain = self._accumulation == 1 if read.counts else self._of_epochs[1] <= 1  # a batch may be less than a step
+        if first is not None or (read.total == self._run_steps and certain):
             read.epoch = None
         return read
 
@@ -284,10 +285,6 @@ class CommonForms:
         if whole == (last + 1) * read.total:
             return 0
         return (1 if epoch == last else self.first_epoch) if whole == last * read.total else None
-
-    def _counts_all(self, read: Reading) -> bool:
-        """Return whether a count of as many as the run's steps is of steps of all epochs: a batch may be less."""
-        return self._accumulation == 1 if read.counts else self._of_epochs[1] <= 1
 
     def _turned(self, read: Reading) -> bool:
         """Count the step of a bar that gets its loss before it turns: the first loss of all stands at 0."""
