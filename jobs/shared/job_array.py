@@ -84,13 +84,18 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
         os.fsync(file.fileno())
 
 
-def is_closed(batch: Path, task: int) -> bool:
-    """Return whether a task was closed. Raises OSError if that is unknown."""
+def closed_tasks(batch: Path) -> set[int]:
+    """Return the tasks that were closed. Raises OSError if that is unknown."""
     try:
         lines = closed_file(batch).read_bytes().split(b"\n")
     except FileNotFoundError:  # an array of an earlier version, of which no task was closed
-        return False
-    return str(task).encode() in lines
+        return set()
+    return {int(line) for line in lines if line.isdigit()}
+
+
+def is_closed(batch: Path, task: int) -> bool:
+    """Return whether a task was closed. Raises OSError if that is unknown."""
+    return task in closed_tasks(batch)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.job_array import close_tasks, is_closed
+from dscampaign.jobs.shared.job_array import close_tasks, closed_tasks
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
@@ -28,6 +30,9 @@ from .record import record, set_aside
 from .set_aside import in_words, may_pass
 from .submit import submit
 
+_Write = tuple[Sequence[Action], Callable[[], None]]
+"""What is written for some actions."""
+
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
     """Carry out the actions as far as possible; return the failures for now. Raises StaleLease."""
@@ -43,8 +48,16 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     actions = failures.unaffected(actions)
     cancels = [a for a in actions if isinstance(a, CancelJob)]
     _cancel([a for a in cancels if not a.closes], executor, failures)
-    closing = [a for a in cancels if a.closes]
-    _write_to_jobs([*closing, *(a for a in actions if isinstance(a, Resize | Revoke))], writer, paths, failures)
+    arrays: dict[str, list[CancelJob]] = defaultdict(list)
+    for action in cancels:
+        if action.closes:
+            arrays[action.attempt.token].append(action)
+    writes: list[_Write] = [
+        (group, partial(_close_waiting, paths.batch(token), group)) for token, group in arrays.items()
+    ]
+    writes += [([a], partial(_resize, a, writer)) for a in actions if isinstance(a, Resize)]
+    writes += [([a], partial(_revoke, a, writer)) for a in actions if isinstance(a, Revoke)]
+    _write_to_jobs(writes, paths, failures)
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
     lasting = (set_aside(each, writer) for each in failures.aside)
@@ -68,27 +81,24 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor, failures: Failures
         failures.troubles.append(exc)
 
 
-def _write_to_jobs(
-    actions: Sequence[CancelJob | Resize | Revoke], writer: FencedWriter, paths: CampaignPaths, failures: Failures
-) -> None:
-    for action in actions:
+def _write_to_jobs(writes: Iterable[_Write], paths: CampaignPaths, failures: Failures) -> None:
+    for actions, write in writes:
         try:
-            match action:
-                case Resize():
-                    _resize(action, writer)
-                case Revoke():
-                    _revoke(action, writer)
-                case CancelJob(row):
-                    batch, index = paths.batch(row.token), row.array_index or 0
-                    if not is_closed(batch, index):  # its agents look
-                        close_tasks(batch, [index])
+            write()
         except (StaleLease, StoreUnreachable):
             raise
-        except Exception as exc:  # noqa: BLE001 - it concerns this run alone
+        except Exception as exc:  # noqa: BLE001 - it concerns these runs alone
             if away := storage.shared_trouble(exc, paths.runs):
                 failures.troubles.append(away)
                 return
-            failures.aside.append(SetAside(run_of(action), in_words(exc), passing=may_pass(exc)))
+            failures.aside += [SetAside(run_of(each), in_words(exc), passing=may_pass(exc)) for each in actions]
+
+
+def _close_waiting(batch: Path, actions: Sequence[CancelJob]) -> None:
+    """Close the tasks of an array whose agents look at this; each pass asks again until they have ended."""
+    closed = closed_tasks(batch)
+    if tasks := {action.attempt.array_index or 0 for action in actions} - closed:
+        close_tasks(batch, tasks)
 
 
 def _resize(action: Resize, writer: FencedWriter) -> None:
