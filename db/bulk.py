@@ -58,16 +58,18 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
     if not new:
         return []
     zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
-    returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
-    ids = conn.execute(returning, [{**vars(attempt), **zero} for attempt in new]).scalars().all()
-    run, of_generation = schema.run.c, defaultdict[int, list[int]](list)
+    conn.execute(insert(schema.attempt), [{**vars(attempt), **zero} for attempt in new])
+    run, row, ids = schema.run.c, schema.attempt.c, dict[tuple[int, int], int]()
+    of_generation: dict[int, list[int]] = defaultdict(list)
     for attempt in new:
         of_generation[attempt.generation].append(attempt.run_id)
     for generation, run_ids in of_generation.items():
         for some in pieces(run_ids):
             older = and_(run.id.in_(some), run.generation < generation)
             conn.execute(update(schema.run).where(older).values(generation=generation))
-    return list(ids)
+            made = select(row.run_id, row.id).where(row.run_id.in_(some), row.generation == generation)
+            ids |= {(run_id, generation): attempt_id for run_id, attempt_id in conn.execute(made)}
+    return [ids[attempt.run_id, attempt.generation] for attempt in new]
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:

@@ -296,7 +296,7 @@ def _update(
     return conn.execute(statement).rowcount == 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class NewEvent:
     """An event of a campaign, a run or an attempt; `ts_s` None for now."""
 

@@ -90,13 +90,13 @@ class CampaignRow:
         return self.desired == "active" and any((self.provenance.get(name) or {}).get("open") for name in GROWS)
 
 
-@dataclass(frozen=True)
+@dataclass
 class NewRun:
     """A run to insert: one point of the matrix, with one repeat."""
 
     name: str
     params: dict[str, Any]
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     config_hash: str
     ordinal: int
     repeat: int = 0
@@ -137,7 +137,7 @@ class RunRow:
         return self.cause is not None and self.cause.code is code
 
 
-@dataclass(frozen=True)
+@dataclass
 class NewAttempt:
     """An attempt to insert, before anything is submitted."""
 

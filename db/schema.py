@@ -60,8 +60,8 @@ class _StateType(TypeDecorator[StrEnum]):
         super().__init__()
         self.states = states
 
-    def process_bind_param(self, value: StrEnum | str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else str(self.states(value))
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002
+        return lambda value: None if value is None else self.states(value).value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
         """Read the text back as a state; a dictionary's own method, since status pages read ten thousand."""
@@ -93,9 +93,9 @@ class StorableText(TypeDecorator[str]):
         """Return the plain type: a dialect's descriptor of TEXT may be VARCHAR."""
         return String(self.length) if self.length else Text()
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+    def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:  # noqa: ARG002
         """Make it storable."""
-        return None if value is None else text(value, self.longest)
+        return lambda value: None if value is None else text(value, self.longest)
 
 
 def _id() -> Column[int]:

@@ -26,7 +26,8 @@ def text(value: str, longest: int | None = None) -> str:
     """Return text without NUL and without halves of surrogate pairs, cut to so many characters."""
     if longest is not None and len(value) > longest:
         value = value[: longest - len(_CUT)] + _CUT
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    plain = value.isascii() and "\0" not in value
+    return value if plain else value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def to_json(value: object) -> str:

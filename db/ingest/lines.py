@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from dscampaign.db.gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
 from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED
@@ -285,14 +285,14 @@ def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
     for gpu in devices:
         fields = {"node": row.get("node"), **gpu}
         texts = {name: text if isinstance(text := fields.get(name), str) else "" for name in _TEXTS}
-        figures = {name: fields[name] if _is_number(fields.get(name)) else None for name in _DEVICE_FIGURES}
+        figures = {name: fields[name] if is_number(fields.get(name)) else None for name in _DEVICE_FIGURES}
         batch.devices.setdefault(gpu["gpu"], {**texts, **figures})
     return None
 
 
 def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
     gpus, ts_s, span_s = row.pop("gpu", None), row.pop("ts", None), row.pop("span_s", None)
-    if not (isinstance(gpus, list) and all(map(_is_gpu, gpus)) and is_time(ts_s) and _is_number(span_s)):
+    if not (isinstance(gpus, list) and all(map(_is_gpu, gpus)) and is_time(ts_s) and is_number(span_s)):
         return "not a sample"
     wrong = [name for name, column in row.items() if not _is_column(name, column, len(gpus))]
     columns = [row[name] if name in row and name not in wrong else [None] * len(gpus) for name in GPU_FIGURES]
@@ -304,11 +304,12 @@ def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
 def _is_column(name: str, column: object, length: int) -> bool:
     if name not in GPU_FIGURES or not isinstance(column, list) or len(column) != length:
         return False
-    fits = is_whole if name in WHOLE_FIGURES else _is_number
+    fits = is_whole if name in WHOLE_FIGURES else is_number
     return all(value is None or fits(value) for value in column)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether it is a number that can be stored."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
 
 

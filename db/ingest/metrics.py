@@ -20,9 +20,9 @@ from dscampaign.db.records import (
     MemoryObservation,
     memory_observation_key,
 )
-from dscampaign.db.storable import MAX_INT, MAX_WHOLE, is_whole
+from dscampaign.db.storable import MAX_INT, is_whole
 
-from .lines import MetricBatch, StepOrder, highest_step, parse
+from .lines import MetricBatch, StepOrder, highest_step, is_number, parse
 from .reader import read_on
 from .spool import MAX_BYTES, Source, Spool
 from .upsert import insert_extras, insert_steps, upsert_latest
@@ -199,15 +199,11 @@ def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> N
     micro_batch = data.get("micro_batch", micro_batch)
     if memory_key is None or not is_whole(micro_batch, 1, MAX_INT):
         return
-    figures = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
+    figures = {name: value for name in _MEMORY_FIGURES if is_number(value := data.get(name)) and value > 0}
     if figures:
         device, torch = (text if isinstance(text := data.get(name), str) else "" for name in ("device", "torch"))
         key = memory_observation_key(memory_key, device, torch)
         observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **figures))
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE
 
 
 _MEANINGS: Final = {"target": _know_target, "checkpoint": _know_checkpoint, "memory": _know_memory}

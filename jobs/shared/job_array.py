@@ -87,10 +87,9 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
 def closed_tasks(batch: Path) -> set[int]:
     """Return the tasks that were closed. Raises OSError if that is unknown."""
     try:
-        lines = closed_file(batch).read_bytes().split(b"\n")
+        return {int(line) for line in closed_file(batch).read_bytes().split() if line.isdigit()}
     except FileNotFoundError:  # an array of an earlier version, of which no task was closed
         return set()
-    return {int(line) for line in lines if line.isdigit()}
 
 
 def is_closed(batch: Path, task: int) -> bool:

@@ -112,12 +112,11 @@ def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
 def _power(nvml: Any, handle: Any) -> Figures:
     fields = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
     pairs = zip(("power_w", "power_avg_w"), fields, strict=False)
-    figures = {name: round(_value(value) / 1e3, 1) for name, value in pairs if value.nvmlReturn == 0}
+    known = (
+        (name, getattr(field.value, _VALUE_NAMES[field.valueType])) for name, field in pairs if not field.nvmlReturn
+    )
+    figures = {name: round(float(value) / 1e3, 1) for name, value in known}
     return figures or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
-
-
-def _value(field: Any) -> float:
-    return float(getattr(field.value, _VALUE_NAMES[field.valueType]))
 
 
 def _utilisation(nvml: Any, handle: Any) -> Figures:

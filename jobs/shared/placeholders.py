@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 AT_LAUNCH: Final = {
@@ -32,7 +33,7 @@ def names_in(text: str) -> list[str]:
 
 def needed_in(words: Sequence[str]) -> list[str]:
     """Return the placeholders of a command outside of optional groups."""
-    return [name for group, optional in _groups(words) if not optional for name in names_in(group[0])]
+    return [name for group, optional in _groups(tuple(words)) if not optional for name in names_in(group[0])]
 
 
 def text_of(value: object) -> str:
@@ -46,7 +47,7 @@ def filled(text: str, values: Mapping[str, object]) -> str:
     def value(form: re.Match[str]) -> str:
         return form[0] if form[1] or form[2] not in values else _FORM.sub(r"{\g<0>}", text_of(values[form[2]]))
 
-    return _FORM.sub(value, text)
+    return _FORM.sub(value, text) if "{" in text else text
 
 
 def filled_words(words: Sequence[str], values: Mapping[str, object]) -> Iterator[str]:
@@ -54,7 +55,7 @@ def filled_words(words: Sequence[str], values: Mapping[str, object]) -> Iterator
 
     An optional group is left out if a value in it is empty, null or false. Of true, the option alone stays: a flag.
     """
-    for group, optional in _groups(words):
+    for group, optional in _groups(tuple(words)):
         yield from _option(group, values) if optional else (filled(group[0], values),)
 
 
@@ -65,16 +66,14 @@ def without_escapes(text: str) -> str:
 
 def unclosed(words: Sequence[str]) -> str | None:
     """Return the first word that opens an optional group which does not end."""
-    return next((group[0] for group, optional in _groups(words) if not optional and _opens_one(group[0])), None)
+    alone = (group[0] for group, optional in _groups(tuple(words)) if not optional)
+    return next((word for word in alone if _OPENS.match(word) and "]" not in word), None)
 
 
-def _opens_one(word: str) -> bool:
-    return bool(_OPENS.match(word)) and "]" not in word
-
-
-def _groups(words: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
-    """Yield each word, or the words of an optional group without its brackets, and whether it is optional."""
-    start = 0
+@cache
+def _groups(words: tuple[str, ...]) -> list[tuple[list[str], bool]]:
+    """Return each word, or the words of an optional group without its brackets, and whether it is optional."""
+    groups, start = list[tuple[list[str], bool]](), 0
     while start < len(words):
         ends = (i + 1 for i in range(start, len(words)) if words[i].endswith("]"))
         end = next(ends, start + 1) if _OPENS.match(words[start]) else start + 1
@@ -82,10 +81,11 @@ def _groups(words: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
         if _OPENS.match(group[0]) and group[-1].endswith("]") and any(map(names_in, group)):
             group[0] = group[0][1:]
             group[-1] = group[-1][:-1]
-            yield (group if len(group) > 1 else group[0].split()), True  # one item of a list may hold a whole group
+            groups.append((group if len(group) > 1 else group[0].split(), True))  # one item may hold a whole group
         else:
-            yield from (([word], False) for word in group)
+            groups += (([word], False) for word in group)
         start = end
+    return groups
 
 
 def _option(group: Sequence[str], values: Mapping[str, object]) -> Iterator[str]:

@@ -85,7 +85,8 @@ def _read(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
     if shards := [_load(file) for file in shards_in(folder / tag)]:
         return _own_names(_rows_joined(shards))
     state = _load(whole) if whole.exists() else None
-    if state and not _rounded(state["module"], dtype):
+    dtypes = {weight.dtype for weight in state["module"].values() if weight.is_floating_point()} if state else set()
+    if state and dtypes <= {dtype, torch.float32}:
         return _own_names(state["module"])
     if state and state["optimizer"]:
         return _own_names(_without_zero(state))
@@ -96,10 +97,6 @@ def _read(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
 def _load(file: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     return loaded
-
-
-def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
-    return any(weight.dtype not in (dtype, torch.float32) for weight in module.values() if weight.is_floating_point())
 
 
 class _Joined:

@@ -31,7 +31,7 @@ from dscampaign.orchestrator.reconcile.follow_ups import follow_ups_of
 from dscampaign.orchestrator.reconcile.notify import require
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
 from dscampaign.orchestrator.reconcile.search import new_run
-from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.expand import Run, SharedSections
 from dscampaign.orchestrator.spec.follow_up import follow_up
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.objective import objective_of
@@ -372,7 +372,8 @@ def _apply(
 ) -> None:
     places = ((run, ordinal if run.ordinal is None else run.ordinal) for ordinal, run in enumerate(order))
     ordinals = {run.config_hash: ordinal for run, ordinal in places}
-    new = [new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
+    sections = SharedSections()
+    new = [new_run(run, ordinals[run.config_hash], codes[run.config_hash], sections) for run in change.create]
     for some in in_pieces("runs recorded", new):
         queries.insert_runs(conn, campaign_id, some)
     events: list[queries.NewEvent] = []

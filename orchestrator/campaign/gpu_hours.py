@@ -50,15 +50,12 @@ def jobs_of(attempts: Iterable[ToRun]) -> list[Jobs]:
     shapes, alike = job_request.Shapes(), defaultdict[str, list[ToRun]](list)
     for attempt in attempts:
         alike[shapes.of(attempt.config, mem_scale=attempt.mem_scale)[0]].append(attempt)
-    by_width = (
-        job_request.jobs_by_width(group, group[0].config, lambda one: one.run, map(_likely_s, group))
-        for group in alike.values()
-    )
-    return [jobs for widths in by_width for _, jobs in widths]
-
-
-def _likely_s(attempt: ToRun) -> float | None:
-    return attempt.likely and attempt.likely.seconds
+    jobs_of_all: list[Jobs] = []
+    for group in alike.values():
+        likely_s = (one.likely and one.likely.seconds for one in group)
+        widths = job_request.jobs_by_width(group, group[0].config, lambda one: one.run, likely_s)
+        jobs_of_all += [jobs for _, jobs in widths]
+    return jobs_of_all
 
 
 def hours_of(shapes: Iterable[Jobs]) -> GpuHours:

@@ -69,13 +69,20 @@ class PlannedRun:
     predicted_gb: float | None = None  # peak memory of a rank, None if like runs have not measured enough
     usable_gb: float | None = None  # memory that a rank could use on the nodes of like runs
     likely: Forecast | None = None  # how long that attempt takes, None if no like run has shown it
-    needs: ModelNeeds = field(default_factory=ModelNeeds)
     params: Mapping[str, Any] = field(default_factory=dict)  # the point of one that the spec no longer names
 
     @cached_property
     def config(self) -> RunConfig | None:
         """The configuration of that attempt: with all defaults resolved, and with its changes."""
-        return changed(self.run.settled, self.changes) if self.run else None
+        return changed(self.run.config, self.changes) if self.run else None
+
+    @cached_property
+    def needs(self) -> ModelNeeds:
+        """The memory that its model needs."""
+        if self.run is None or self.config is None:
+            return ModelNeeds()
+        sizes = Sizes(self.run.world_size, self.run.ranks_per_node, self.accumulation)
+        return needs_of(self.config, sizes, self.usable_gb)
 
     @property
     def starts(self) -> bool:
@@ -184,8 +191,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     items = list(_with_memory(store, list(_planned(change, submits, early))))
     items = _with_times(store, campaign, change, items) if store else items
-    planned = map(_with_needs, counted("runs planned", items))
-    runs = sorted(planned, key=lambda item: _place(item.run, order))
+    runs = sorted(counted("runs planned", items), key=lambda item: _place(item.run, order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     notes += [*describe(different), *_kept_code(submission, change, codes)]
@@ -316,14 +322,6 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
         micro, reason = choice.micro_batch, choice.why or reason
     predicted_gb = None if micro is None else ledger.predict_gb(micro)
     return replace(item, micro_batch=micro, why=reason, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
-
-
-def _with_needs(item: PlannedRun) -> PlannedRun:
-    run, config = item.run, item.config
-    if run is None or config is None:
-        return item
-    sizes = Sizes(run.world_size, run.ranks_per_node, item.accumulation)
-    return replace(item, needs=needs_of(config, sizes, item.usable_gb))
 
 
 def _decided(

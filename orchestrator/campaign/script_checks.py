@@ -136,11 +136,10 @@ def _arguments(run: Run) -> Iterator[tuple[str, str]]:
 def _shared_folders(submission: Submission) -> Iterator[Finding]:
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
     for run in submission.runs:
-        for option, value in _arguments(run):
-            if _is_output(option, value) and not Path(submission.workdir, value).is_file():
-                users[option, value].append(run.name)
+        for argument in _arguments(run):
+            users[argument].append(run.name)
     for (option, value), names in users.items():
-        if len(set(names)) > 1:
+        if len(set(names)) > 1 and _is_output(option, value) and not Path(submission.workdir, value).is_file():
             is_file = bool(_FILE.fullmatch(value))
             kind, own = (
                 ("file", f"{{run_dir}}/{Path(value).name}") if is_file else ("folder", f"{value.rstrip('/')}/{{run}}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,20 +51,11 @@ def render_run(submission: Submission, run: Run) -> str:
 
 def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
     campaign = CampaignPaths(submission.dir, submission.spec.name)
-    folder = campaign.dir / BY_HAND / run.name
-    payload = job_request.payload(
-        run,
-        run.config.model_copy(update={"ranks_per_node": run.ranks_per_node}),
-        campaign,
-        generation=1,
-        micro_batch=run.micro_batch,
-        token=BY_HAND,
-        attempt_id=0,
-        store=None,
-        workdir=str(submission.workdir),
+    paths = AttemptPaths(campaign.dir / BY_HAND / run.name / "g0001")
+    payloads = job_request.Payloads(campaign, store=None, workdir=str(submission.workdir))
+    payload = payloads.of(
+        run, run.config, str(paths.dir), generation=1, micro_batch=run.micro_batch, token=BY_HAND, attempt_id=0
     )
-    payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
-    paths = AttemptPaths(Path(payload.attempt_dir))
     return launch.filled(payload, paths, resume=""), paths
 
 

@@ -50,8 +50,10 @@ IMAGE_PYTHON = "python3"
 
 def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig:
     """Return the stored configuration of a run; `sections` are shared with those read before."""
-    stored = json.loads(run.config.text) if isinstance(run.config, StoredDocument) else run.config
-    return (sections or SharedSections()).read(stored)
+    sections = sections or SharedSections()
+    return (
+        sections.read_stored(run.config.text) if isinstance(run.config, StoredDocument) else sections.read(run.config)
+    )
 
 
 def attempt_paths(row: AttemptRow) -> AttemptPaths:
@@ -59,66 +61,83 @@ def attempt_paths(row: AttemptRow) -> AttemptPaths:
     return AttemptPaths(Path(row.spool_path.rpartition("/")[0]))
 
 
-def payload(
-    run: RunRow | Run,
-    config: RunConfig,
-    paths: CampaignPaths,
-    *,
-    generation: int,
-    micro_batch: int | None,
-    token: str,
-    attempt_id: int,
-    store: str | None,
-    min_resume_step: int = 0,
-    workdir: str = "",
-    python: str = "",
-    code: str = "",
-) -> Payload:
-    """Return the payload for the agents of an attempt.
+class Payloads:
+    """Makes payloads for the agents of attempts: configurations that differ in their command alone share the rest.
 
     Args:
-        micro_batch: None for the spec's, or for the search that it asks for.
         store: URL without a password to which agents push, or None.
-        min_resume_step: Step of the newest checkpoint that was recorded.
         workdir: Folder in which the ranks start; "" for that of their agent.
         python: Runs the training if the spec names none; "" for this program's own.
-        code: Hash of their copy of the code; any other text for none.
     """
-    run_paths = paths.run(run.name)
-    search, micro_batch = _search(config, micro_batch)
-    return Payload(
-        campaign=paths.campaign,
-        run=run.name,
-        generation=generation,
-        token=token,
-        attempt_id=attempt_id,
-        run_dir=str(run_paths.dir),
-        attempt_dir=str(run_paths.attempt(generation).dir),
-        data_dir=str(paths.data),
-        config_hash=run.config_hash,
-        nodes=config.nodes,
-        ranks_per_node=config.ranks(),
-        gpus_per_node=gpus_per_node(config),
-        python=config.python or (IMAGE_PYTHON if config.container else python) or sys.executable,
-        **_training(config, micro_batch),
-        target_step=run.target_step,
-        env=env_of(config),
-        container=container_of(config),
-        store=store,
-        mem_per_process_bytes=_mem_limit_bytes(config),
-        min_resume_step=min_resume_step,
-        user_patterns=tuple(rule.match for rule in config.retry.rules),
-        telemetry_s=config.telemetry_s,
-        params=run.params,
-        metrics=config.metrics,
-        forward=config.forward.options(),
-        workdir=workdir,
-        code=str(paths.code(code)) if is_copy(code) else "",
-        search=search,
-        setup_chooses=config.python is None and config.container is None,
-        launcher=config.launcher or "deepspeed",
-        launcher_options=config.launcher_options,
-    )
+
+    def __init__(self, paths: CampaignPaths, *, store: str | None, workdir: str = "", python: str = "") -> None:
+        self._paths, self._python = paths, python
+        self._same = {"campaign": paths.campaign, "data_dir": str(paths.data), "store": store, "workdir": workdir}
+        self._known: dict[tuple[Any, ...], tuple[dict[str, Any], RunConfig]] = {}
+
+    def of(
+        self,
+        run: RunRow | Run,
+        config: RunConfig,
+        folder: str,
+        *,
+        micro_batch: int | None,
+        code: str = "",
+        **further: Any,
+    ) -> Payload:
+        """Return the payload of an attempt.
+
+        Args:
+            folder: That of the attempt.
+            micro_batch: None for the spec's, or for the search that it asks for.
+            code: Hash of its copy of the code; any other text for none.
+        """
+        parts = [id(value) for name, value in vars(config).items() if name != "command"]
+        key = config.command is None, micro_batch, *parts
+        if key not in self._known:
+            self._known[key] = self._shared(config, micro_batch), config  # which keeps the ids of its parts
+        return Payload(
+            **self._known[key][0],
+            run=run.name,
+            run_dir=folder.rpartition("/")[0],
+            attempt_dir=folder,
+            config_hash=run.config_hash,
+            command=config.command or TRAINER,
+            target_step=run.target_step,
+            params=run.params,
+            code=str(self._paths.code(code)) if is_copy(code) else "",
+            **further,
+        )
+
+    def _shared(self, config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
+        search, micro_batch = _search(config, micro_batch)
+        world_size, built_in = config.world_size(), config.command is None
+        sizes = {"micro_batch": micro_batch, "accumulation": accumulation_of(config, micro_batch, world_size)}
+        train = config.train_json(**sizes, world_size=world_size)
+        return {
+            **self._same,
+            **sizes,
+            "global_batch": config.train.global_batch,
+            "seed": config.train.seed,
+            "steps_decide": built_in,
+            "ds_config": ds_config.render(train, **sizes, world_size=world_size, overrides=config.deepspeed),
+            "train": train if built_in else None,
+            "nodes": config.nodes,
+            "ranks_per_node": config.ranks(),
+            "gpus_per_node": gpus_per_node(config),
+            "python": config.python or (IMAGE_PYTHON if config.container else self._python) or sys.executable,
+            "env": env_of(config),
+            "container": container_of(config),
+            "mem_per_process_bytes": _mem_limit_bytes(config),
+            "user_patterns": tuple(rule.match for rule in config.retry.rules),
+            "telemetry_s": config.telemetry_s,
+            "metrics": config.metrics,
+            "forward": config.forward.options(),
+            "search": search,
+            "setup_chooses": config.python is None and config.container is None,
+            "launcher": config.launcher or "deepspeed",
+            "launcher_options": config.launcher_options,
+        }
 
 
 def env_of(config: RunConfig) -> dict[str, str]:
@@ -144,21 +163,6 @@ def search_key(config: RunConfig) -> str:
     others: dict[str, Any] = {"retry": True, "prune": True, "forward": True, "metrics": True, "slurm": {"time"}}
     same = config.model_dump(mode="json", exclude={**others, "train": set(ALIKE_IN_SPEED)})
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
-    world_size, built_in = config.world_size(), config.command is None
-    sizes = {"micro_batch": micro_batch, "accumulation": accumulation_of(config, micro_batch, world_size)}
-    train = config.train_json(**sizes, world_size=world_size)
-    return {
-        **sizes,
-        "command": config.command or TRAINER,
-        "global_batch": config.train.global_batch,
-        "seed": config.train.seed,
-        "steps_decide": built_in,
-        "ds_config": ds_config.render(train, **sizes, world_size=world_size, overrides=config.deepspeed),
-        "train": train if built_in else None,
-    }
 
 
 def _mem_limit_bytes(config: RunConfig) -> int | None:

@@ -96,7 +96,8 @@ class LocalExecutor:
             local = self._started_here(token)
             complete = complete and local
             for index in indexes:
-                views = [_view(token, index, pid) for pid in running.get((token, index), ())]
+                host, pids = socket.gethostname(), running.get((token, index), ())
+                views = [JobView(token, index, _job_id(pid), "RUNNING", nodes=host) for pid in pids]
                 if len(views) > 1:
                     rivals[token, index] = views
                 elif views:
@@ -151,10 +152,6 @@ def _job_id(pid: int | str) -> str:
 def local_elsewhere(row: AttemptRow) -> bool:
     """Return whether an attempt was started without Slurm on another machine, whose processes nobody sees here."""
     return row.executor == "local" and row.job_id is not None and not row.job_id.startswith(_job_id(""))
-
-
-def _view(token: str, index: int, pid: int) -> JobView:
-    return JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
 
 
 def _agents(user: int) -> dict[tuple[str, int], list[int]]:

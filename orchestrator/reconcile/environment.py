@@ -43,11 +43,11 @@ class Environments:
         `configs` are those of all runs that were read; `workdir` is the folder in which they start, if it is away.
         """
         self._seen |= {config.python for config in configs if config.python and _is_here(config.python)}
+        gone = {path for path in self._seen if not _is_here(path)}
         away: set[str] = set()
         ready = []
         for action in actions:
-            needed = (*_OWN, action.config.python) if isinstance(action, Submit) else ()
-            missing = {path for path in needed if path and path in self._seen and not _is_here(path)}
+            missing = gone & {*_OWN, action.config.python} if isinstance(action, Submit) else set()
             away |= missing
             if not missing:
                 ready.append(action)

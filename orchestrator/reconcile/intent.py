@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -66,17 +65,28 @@ def write_intent(
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
+        payloads = job_request.Payloads(paths, store=store, workdir=origin.workdir, python=origin.interpreter)
 
         def element(row: AttemptRow, action: Submit) -> Element:
-            payload = _payload(row, action, paths, store, saved.get(row.run_id, 0), origin)
-            own: dict[str, Any] = {
-                "retry_epoch": row.retry_epoch,
-                "changes": row.changes,
-                "task": row.task,
-                "position": row.position,
-                "job_token": row.job_token or "",
-            }
-            return Element(row, action, replace(payload, **own, recorded_s=recorded_s, likely_s=likely.get(row.run_id)))
+            payload = payloads.of(
+                action.run,
+                config_changes.changed(action.config, action.changes),
+                row.spool_path.rpartition("/")[0],
+                generation=row.generation,
+                micro_batch=action.micro_batch,
+                token=row.token,
+                attempt_id=row.id,
+                min_resume_step=saved.get(row.run_id, 0),
+                code=row.code,
+                retry_epoch=row.retry_epoch,
+                changes=row.changes,
+                task=row.task,
+                position=row.position,
+                job_token=row.job_token or "",
+                recorded_s=recorded_s,
+                likely_s=likely.get(row.run_id),
+            )
+            return Element(row, action, payload)
 
         return [element(row, action) for row, action in zip(rows, group, strict=True)]
 
@@ -135,28 +145,4 @@ def _new_attempt(
         memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,
         code=job_request.code_of(action.run, config),
-    )
-
-
-def _payload(
-    row: AttemptRow,
-    action: Submit,
-    paths: CampaignPaths,
-    store: str | None,
-    saved_step: int,
-    origin: Origin,
-) -> Payload:
-    return job_request.payload(
-        action.run,
-        config_changes.changed(action.config, action.changes),
-        paths,
-        generation=row.generation,
-        micro_batch=action.micro_batch,
-        token=row.token,
-        attempt_id=row.id,
-        store=store,
-        min_resume_step=saved_step,
-        workdir=origin.workdir,
-        python=origin.interpreter,
-        code=row.code,
     )

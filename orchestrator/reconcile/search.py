@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, NewRun, RunRow
+from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.local import local_gpus
 from dscampaign.orchestrator.failures import cuda_oom
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import figure
-from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.expand import Run, SharedSections
 from dscampaign.orchestrator.spec.objective import value_of
 from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_first
 from dscampaign.orchestrator.spec.search_section import SearchConfig
@@ -337,12 +338,12 @@ def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
         yield queries.NewEvent("trial.promoted", f"goes on to step {longer.target_step:,}", row.id)
 
 
-def new_run(run: Run, ordinal: int, code: str) -> NewRun:
-    """Return the row of a run of a spec."""
+def new_run(run: Run, ordinal: int, code: str, sections: SharedSections | None = None) -> NewRun:
+    """Return the row of a run of a spec; `sections` are shared with others."""
     return NewRun(
         name=run.name,
         params=run.params,
-        config=run.stored_config,
+        config=StoredDocument((sections or SharedSections()).text_of(run.config)),
         config_hash=run.config_hash,
         ordinal=ordinal,
         repeat=run.repeat,

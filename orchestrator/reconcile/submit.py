@@ -385,9 +385,9 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
     make_below(paths.batches, batch.folder)
     folders = run_folders(paths)
     for row, action, _ in writer.renewing(rows):
-        run = paths.run(action.run.name)
         if row.generation == 1 and action.run.name not in folders:
             continue  # nothing of it can still run, and its agents make its folder
+        run = paths.run(action.run.name)
         try:
             make_below(paths.runs, run.dir)
             if newest_begun(run) >= row.generation:  # begun since the decision, by a store that is ahead of this one

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from json import dumps
+from json import JSONDecoder, dumps, loads
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -22,7 +22,7 @@ from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
 from .matrix import AxisSetting, Path, Point, points, run_name, short_name
-from .model import RunConfig, Spec
+from .model import RunConfig, Spec, TrainConfig
 from .strategies import Origins, canonical
 from .validate import check
 from .wrong_values import validation_findings
@@ -38,6 +38,8 @@ _SECTIONS = {
     if isinstance(field.annotation, type) and issubclass(field.annotation, SpecSection)
 }
 
+_COMMAND: Final = '"command": '
+
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
 
 
@@ -50,6 +52,7 @@ class Run:
         params: The values that the matrix sets, by short names.
         config_hash: 16 hexadecimal digits that identify the experiment.
         target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
+        config: With the values that the spec left to defaults or to this machine.
         micro_batch, accumulation: At first; None if they are searched for, or the command manages its batches.
         ordinal: Its place in the campaign, if not that in the spec.
     """
@@ -75,22 +78,14 @@ class Run:
         return self.config.train.data_parallel(self.world_size)
 
     @property
-    def settled(self) -> RunConfig:
-        """The configuration with the values that the spec left to defaults or to this machine."""
-        train = self.config.train
-        if not train.searches:
-            train = train.model_copy(update={"micro_batch": self.micro_batch})
-        return self.config.model_copy(update={"train": train, "ranks_per_node": self.ranks_per_node})
-
-    @property
     def stored_config(self) -> dict[str, Any]:
-        """The settled configuration as the store keeps it."""
-        return self.settled.model_dump(mode="json", exclude_none=True)
+        """The configuration as the store keeps it."""
+        return self.config.model_dump(mode="json", exclude_none=True)
 
     @cached_property
     def stored_text(self) -> str:
         """Its text in the store, by which thousands are compared."""
-        return to_json(self.stored_config)
+        return SharedSections().text_of(self.config)
 
 
 def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None = None) -> tuple[Run, ...]:
@@ -100,7 +95,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         local_gpus: GPUs of this machine, which count for `executor: local`.
         check_options: Checks the options of DeepSpeed and Transformers, if all else is right.
     """
-    all_points, findings = points(spec.matrix, placeholders.used(spec))
+    all_points, findings = points(spec.matrix, placeholders.Texts(spec).used)
     if (number := len(all_points) * spec.repeats) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
@@ -110,15 +105,19 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     sections = SharedSections()
     hashes: dict[str, str] = {}
     repeated: list[Finding] = []
-    configs: list[tuple[RunConfig, Origins]] = []
+    configs: dict[tuple[object, ...], tuple[RunConfig, Origins, list[Repeat]]] = {}
     for point in counted("points read", all_points):
         try:
-            origins: Origins = {}
-            config = config_of(base, point, local_gpus, sections, origins)
+            fields = tuple((s.path, repr(s.value), s.place) for s in point.settings if s.path)
+            if fields not in configs:
+                origins: Origins = {}
+                config = config_of(base, point, local_gpus, sections, origins)
+                repeats = [Repeat(config, number, local_gpus) for number in range(spec.repeats)]
+                configs[fields] = config, origins, repeats
+            config, _, repeats = configs[fields]
             point = as_read(point, config)  # noqa: PLW2901 - the same point
-            configs.append((config, origins))
-            for repeat in range(spec.repeats):
-                run = run_of(config, point, repeat, Stage.FULL, local_gpus, others=runs)
+            for repeat in repeats:
+                run = repeat.run(point, Stage.FULL, others=runs)
                 if other := hashes.get(run.config_hash):
                     repeated.append(_duplicate(point, other))
                     break
@@ -131,8 +130,9 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
     findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
     if check_options and not findings:
-        wrong = check_options([config for config, _ in configs])
-        placed = (_at_origin(f, origins) for (_, origins), own in zip(configs, wrong, strict=True) for f in own)
+        wrong = check_options([config for config, *_ in configs.values()])
+        pairs = zip(configs.values(), wrong, strict=True)
+        placed = (_at_origin(finding, origins) for (_, origins, _), own in pairs for finding in own)
         findings = list(dict.fromkeys(placed))
     if findings:
         raise InvalidSpec(findings)
@@ -186,51 +186,55 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
     return isinstance(value, int) and value == setting.value
 
 
-def run_of(
-    config: RunConfig,
-    point: Point,
-    repeat: int,
-    stage: Stage,
-    local_gpus: int,
-    others: Mapping[str, Run],
-    name: str = "",
-) -> Run:
-    """Return a run of a point; without a name it has one of its values, unlike those of others."""
-    is_own = config.command is not None
-    if is_own and (findings := list(placeholders.without_text(config, point))):
-        raise InvalidSpec(findings)
-    if repeat:
-        train = config.train.model_copy(update={"seed": config.train.seed + repeat})
-        config = config.model_copy(update={"train": train})
-    values = placeholders.values_of(config, point, repeat) if is_own else {}
-    nameless = placeholders.fill(config, values) if is_own else config
-    digest = _config_hash(nameless, point, local_gpus)
-    suffix = f"-r{repeat}" if repeat else ""
-    name = name or run_name(point.labels, suffix, digest, others)
-    is_named = is_own and "run" in placeholders.used(config)
-    config = placeholders.fill(config, values | {"run": name}) if is_named else nameless
-    ranks = config.ranks(local_gpus)
-    world_size = config.nodes * ranks
-    micro_batch, accumulation = _batch(config, world_size)
-    return Run(
-        name=name,
-        params=point.params,
-        repeat=repeat,
-        stage=stage,
-        config=config,
-        config_hash=digest,
-        target_step=config.train.steps,
-        nodes=config.nodes,
-        ranks_per_node=ranks,
-        world_size=world_size,
-        global_batch=config.train.global_batch,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-    )
+class Repeat:
+    """A repeat of a configuration, at points that differ in parameters of the command: they share this."""
+
+    def __init__(self, config: RunConfig, repeat: int, local_gpus: int) -> None:
+        train = config.train.model_copy(update={"seed": config.train.seed + repeat}) if repeat else config.train
+        ranks = config.ranks(local_gpus)
+        micro_batch, accumulation = _batch(train, config.nodes * ranks)
+        self._sizes: dict[str, Any] = {
+            "repeat": repeat,
+            "target_step": train.steps,
+            "nodes": config.nodes,
+            "ranks_per_node": ranks,
+            "world_size": config.nodes * ranks,
+            "global_batch": train.global_batch,
+            "micro_batch": micro_batch,
+            "accumulation": accumulation,
+        }
+        # Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and
+        # checkpoints do not count. Nodes and ranks do: a checkpoint fits one number of them.
+        self._experiment = {
+            "train": train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
+            "launcher": config.launcher,
+            "python": config.python,
+            "image": config.container and config.container.image,
+            "deepspeed": config.deepspeed,
+            "nodes": config.nodes,
+            "ranks_per_node": ranks,
+        }
+        if not train.searches:
+            train = train.model_copy(update={"micro_batch": micro_batch})
+        self._config = config.model_copy(update={"train": train, "ranks_per_node": ranks})
+        self._fields, self._texts = placeholders.fields_of(self._config, repeat), placeholders.Texts(self._config)
+
+    def run(self, point: Point, stage: Stage, others: Mapping[str, Run], name: str = "") -> Run:
+        """Return the run of a point; without a name it has one of its values, unlike those of others."""
+        if findings := list(self._texts.without_text(point)):
+            raise InvalidSpec(findings)
+        values = placeholders.values_of(self._fields, point) if self._config.command is not None else {}
+        filled = self._texts.filled(values)
+        digest, repeat = _digest(self._experiment, filled, point), self._sizes["repeat"]
+        name = name or run_name(point.labels, f"-r{repeat}" if repeat else "", digest, others)
+        if "run" in self._texts.used:
+            filled = self._texts.filled(values | {"run": name})
+        new = {field: value for field, value in filled.items() if value != getattr(self._config, field)}
+        config = self._config.model_copy(update=new) if new else self._config
+        return Run(name=name, params=point.params, config=config, config_hash=digest, stage=stage, **self._sizes)
 
 
-def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
-    train = config.train
+def _batch(train: TrainConfig, world_size: int) -> tuple[int | None, int | None]:
     if train.global_batch is None or train.searches:
         return train.fixed_micro_batch, None
     shares = train.data_parallel(world_size)
@@ -238,24 +242,11 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
     return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, shares)
 
 
-def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
-    # Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and checkpoints do
-    # not count. The machine, environment variables and a command's own parameters count if an axis sets them: they are
-    # compared. So do nodes and ranks: a checkpoint fits one number of them.
+def _digest(experiment: Mapping[str, Any], filled: Mapping[str, Any], point: Point) -> str:
+    # The machine, environment variables and a command's own parameters count if an axis sets them: they are compared.
     varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
-    experiment: dict[str, Any] = {
-        "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
-        "command": config.command,
-        "launcher": config.launcher,
-        "launcher_options": config.launcher_options,
-        "python": config.python,
-        "image": config.container and config.container.image,
-        "deepspeed": config.deepspeed,
-        "varied": varied,
-        "nodes": config.nodes,
-        "ranks_per_node": config.ranks(local_gpus),
-    }
-    values = {name: value for name, value in experiment.items() if value}
+    command = {name: filled.get(name) for name in ("command", "launcher_options")}
+    values = {name: value for name, value in {**experiment, **command, "varied": varied}.items() if value}
     return sha256(dumps(values, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 
 
@@ -308,6 +299,29 @@ class SharedSections:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], SpecSection] = {}
+        self._stored: dict[str, RunConfig] = {}
+        self._texts: dict[tuple[int, ...], tuple[str, str, RunConfig]] = {}
+
+    def read_stored(self, text: str) -> RunConfig:
+        """Return a run's configuration from its text in the store; with another command others share the rest."""
+        if parts := _around_command(text):
+            head, command, tail = parts
+            if (rest := head + tail) not in self._stored:
+                self._stored[rest] = self.read(loads(text))
+            if self._stored[rest].command:
+                return self._stored[rest].model_copy(update={"command": tuple(command)})
+        return self.read(loads(text))
+
+    def text_of(self, config: RunConfig) -> str:
+        """Return the text of a run's configuration in the store, likewise."""
+        rest = tuple(id(value) for name, value in vars(config).items() if name != "command")
+        if not config.command or rest not in self._texts:
+            text = to_json(config.model_dump(mode="json", exclude_none=True))
+            if not config.command or not (parts := _around_command(text)):
+                return text
+            self._texts[rest] = parts[0], parts[2], config  # which keeps the ids of its parts
+        head, tail, _ = self._texts[rest]
+        return f"{head}{to_json(config.command)}{tail}"
 
     def read(self, data: Mapping[str, Any]) -> RunConfig:
         """Return a run's configuration from values as a spec or the store has them; raise ValidationError."""
@@ -325,3 +339,12 @@ class SharedSections:
         if result is None:
             result = self._known[key] = kind.model_validate(value)
         return result
+
+
+def _around_command(text: str) -> tuple[str, list[str], str] | None:
+    """Return the text before a configuration's command, the command, and the text after it."""
+    head, mark, rest = text.partition(_COMMAND)
+    if not mark or _COMMAND in rest:
+        return None
+    command, end = JSONDecoder().raw_decode(rest)
+    return head + mark, command, rest[end:]

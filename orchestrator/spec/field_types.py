@@ -113,4 +113,4 @@ EnvText = Annotated[
 class SpecSection(BaseModel):
     """A part of a spec whose fields are documented by their docstrings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)

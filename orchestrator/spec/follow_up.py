@@ -15,7 +15,6 @@ from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
 from . import placeholders
 from .expand import Run
-from .matrix import Point
 from .model import RunConfig, Spec
 from .validate import check
 from .wrong_values import validation_findings
@@ -59,8 +58,8 @@ def follow_up(
     own = {"command": list(section["command"]), "ranks_per_node": section["ranks_per_node"], "metrics": {}}
     made = RunConfig.model_validate({**base, "launcher": None, **own, "train": train, "slurm": slurm})
     made = made.model_copy(update={"launcher": made.launcher or "python"})
-    known = {**placeholders.values_of(config, Point(), repeat), **params, "run": name, _CHECKPOINT: checkpoint}
-    made = placeholders.fill(made, known)
+    known = {**placeholders.fields_of(config, repeat), **params, "run": name, _CHECKPOINT: checkpoint}
+    made = made.model_copy(update=placeholders.Texts(made).filled(known))
     identity = [name, stage, section["command"], config_hash]
     return Run(
         name=name_of(name, stage, repeat),

@@ -92,7 +92,8 @@ def _repeats(columns: dict[str, list[str]], seed: str) -> tuple[list[int], dict[
 def _command(draft: Draft, line: LaunchLine, seeds: Sequence[int]) -> dict[str, Any]:
     world = line.sizes.get("world", 0) // int(draft.sizes["nodes"])
     ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
-    text = _joined(line.script)
+    plain = re.compile(r"[\w@%+=:,./{}-]+").fullmatch
+    text = " ".join(word if plain(word) else shlex.quote(word) for word in line.script)
     train: dict[str, int] = {}
     if steps := _STEPS.search(text):
         train["steps"] = int(steps[1])
@@ -105,10 +106,6 @@ def _command(draft: Draft, line: LaunchLine, seeds: Sequence[int]) -> dict[str, 
         "train": train | ({"seed": seeds[0]} if seeds else {}),
         "command": text,
     }
-
-
-def _joined(words: tuple[str, ...]) -> str:
-    return " ".join(word if re.fullmatch(r"[\w@%+=:,./{}-]+", word) else shlex.quote(word) for word in words)
 
 
 def _matrix(columns: Mapping[str, list[str]]) -> dict[str, Any]:

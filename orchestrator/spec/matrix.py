@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from itertools import product
 from json import dumps
@@ -69,7 +69,7 @@ class Point:
     settings: tuple[AxisSetting, ...] = ()
     labels: tuple[tuple[str, Scalar | None], ...] = ()
 
-    @property
+    @cached_property
     def params(self) -> dict[str, Scalar | None]:
         """Its values by short names; for a structured value its label."""
         own = {short_name(s.key): as_scalar(s.value) for s in self.settings if s.axis}
@@ -340,6 +340,7 @@ def value_slug(value: Scalar | None) -> str:
     return _fit(safe if safe == text.replace("/", "-") else f"{safe}-{_digest(text)}", _MAX_VALUE)
 
 
+@lru_cache
 def _safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.") or "x"
 

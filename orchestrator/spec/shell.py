@@ -200,7 +200,8 @@ def option(
 def statements(text: str, line: int = 1) -> Iterator[Statement]:
     """Yield the statements, from this line on; a loop, a condition, a function or a here-document is one block."""
     for first, lines in whole_lines(tuple(text.splitlines())):
-        whole = "\n".join(map(_uncommented, lines.splitlines())).strip()
+        bare = (_QUOTED.sub(lambda match: "" if match["comment"] else match[0], each) for each in lines.splitlines())
+        whole = "\n".join(map(str.strip, bare)).strip()
         if not whole or whole.startswith("#"):
             continue
         begin = first + line - 1
@@ -208,10 +209,6 @@ def statements(text: str, line: int = 1) -> Iterator[Statement]:
         kind, joined = _block(whole), re.sub(r"\s*\\\n\s*", " ", whole)
         for part in [whole] if kind else filter(None, map(str.strip, _PART.findall(joined))):
             yield Statement(begin, place, part, kind)
-
-
-def _uncommented(line: str) -> str:
-    return _QUOTED.sub(lambda match: "" if match["comment"] else match[0], line).strip()
 
 
 def _block(text: str) -> str:

@@ -14,7 +14,7 @@ from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
 from . import placeholders
-from .expand import Run, SharedSections, as_read, base_of, config_of, run_of
+from .expand import Repeat, Run, SharedSections, as_read, base_of, config_of
 from .field_types import Scalar
 from .matrix import AxisSetting, Point, field_path, key_findings, short_name
 from .model import RunConfig, Spec
@@ -115,7 +115,7 @@ class TrialTemplate:
     ) -> Run:
         point = point_of(self.search, params)
         config = config_of(self._base(steps, repeat is not None), point, self.local_gpus, SharedSections(), {})
-        return run_of(config, as_read(point, config), repeat or 0, stage, self.local_gpus, {}, name)
+        return Repeat(config, repeat or 0, self.local_gpus).run(as_read(point, config), stage, {}, name)
 
     def _base(self, steps: int | None, confirms: bool) -> dict[str, Any]:
         train = dict(self.base.get("train", {}))
@@ -174,7 +174,7 @@ def _beside(spec: Spec) -> Iterator[Finding]:
 
 def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
     point = point_of(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
-    yield from key_findings([point], placeholders.used(spec))
+    yield from key_findings([point], placeholders.Texts(spec).used)
     for setting in point.settings:
         if setting.path in (("train", "steps"), ("train", "epochs")) and search.halving:
             yield Finding((setting.place,), "is set by search.halving", "search something else", at_key=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,9 +39,8 @@ def runs(folder: Path, size: str = "auto", matrix: str = "{zero_stage: [1, 2]}",
 
 
 def payload(run: Run, folder: Path, micro_batch: int | None) -> Payload:
-    config = run.settled
-    place: dict[str, Any] = {"generation": 1, "token": "t", "attempt_id": 1, "store": None}
-    return job_request.payload(run, config, CampaignPaths(folder, "sweep"), micro_batch=micro_batch, **place)
+    payloads = job_request.Payloads(CampaignPaths(folder, "sweep"), store=None)
+    return payloads.of(run, run.config, "/runs/a/g0001", generation=1, micro_batch=micro_batch, token="t", attempt_id=1)
 
 
 def test_the_size_is_part_of_the_experiment_and_open_until_it_is_found(tmp_path: Path) -> None:

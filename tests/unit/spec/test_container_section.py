@@ -30,9 +30,8 @@ def read(folder: Path, text: str, rest: str = "") -> tuple[Run, ...]:
 
 
 def payload(folder: Path, run: Run) -> Payload:
-    paths = CampaignPaths(folder, "n")
-    own = {"generation": 1, "micro_batch": None, "token": "t", "attempt_id": 1, "store": None}
-    return job_request.payload(run, run.config, paths, python="/login/bin/python", **own)  # type: ignore[arg-type]
+    payloads = job_request.Payloads(CampaignPaths(folder, "n"), store=None, python="/login/bin/python")
+    return payloads.of(run, run.config, "/runs/a/g0001", generation=1, micro_batch=None, token="t", attempt_id=1)
 
 
 @pytest.mark.parametrize(

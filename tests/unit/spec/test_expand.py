@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dscampaign.db.storable import to_json
 from dscampaign.orchestrator.errors import InvalidSpec
 from dscampaign.orchestrator.spec.expand import Run, SharedSections, expand
 from dscampaign.orchestrator.spec.matrix import points, run_name
@@ -77,7 +78,7 @@ def test_exclude_removes_what_matches_in_part() -> None:
 def test_include_adds_to_points_that_it_does_not_contradict() -> None:
     matrix = {"zero_stage": [0, 3], "include": [{"zero_stage": 3, "micro_batch": 1}, {"slurm.time": "8:00:00"}]}
     found = runs(matrix)
-    assert [run.config.train.micro_batch for run in found.values()] == [None, 1]
+    assert [run.config.train.micro_batch for run in found.values()] == [2, 1]
     assert {run.config.slurm.time for run in found.values()} == {"8:00:00"}
     assert list(found) == list(runs({"zero_stage": [0, 3]}))
     later = runs({"zero_stage": [0, 3], "include": [{"lr": 1e-3}, {"zero_stage": 3, "lr": 2e-3}]})
@@ -299,3 +300,14 @@ def test_values_that_are_only_equal_are_told_apart(first: object) -> None:
         except ValidationError as error:
             found = str(error)
         assert found == expected
+
+
+def test_the_text_of_a_configuration_is_read_as_it_was_written() -> None:
+    """Also a key of that name in another section, and text that looks like one."""
+    nested: list[dict[str, Any]] = [{"deepspeed": {"command": ["x"]}}, {"deepspeed": {"a": '"command": ["x"]'}}]
+    commands: list[dict[str, Any]] = [{"command": ["a.py", '"command": [', "\u00e4]"]}, {"command": ["b.py"]}, {}]
+    written, read = SharedSections(), SharedSections()
+    for config in [written.read({**own, **words}) for own in (*nested, {}, *nested) for words in commands]:
+        text = written.text_of(config)
+        assert text == to_json(config.model_dump(mode="json", exclude_none=True))
+        assert read.read_stored(text) == config

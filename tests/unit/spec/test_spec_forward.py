@@ -89,16 +89,8 @@ def test_the_agents_are_told_the_tools_and_the_parameters(folder: Path, tmp_path
         from dscampaign.db import queries
 
         stored = replace(queries.runs(conn, row.campaign_id)[0], params={"lr": 0.1})
-    told = attempts.payload(
-        stored,
-        run.config,
-        CampaignPaths(tmp_path, "sweep"),
-        generation=1,
-        micro_batch=None,
-        token="t",
-        attempt_id=1,
-        store=None,
-    )
+    payloads = attempts.Payloads(CampaignPaths(tmp_path, "sweep"), store=None)
+    told = payloads.of(stored, run.config, "/runs/a/g0001", generation=1, micro_batch=None, token="t", attempt_id=1)
     told.write(tmp_path / "payload.json")
     found = Payload.parse((tmp_path / "payload.json").read_bytes(), tmp_path / "payload.json")
     assert (found.forward, found.params) == ({"tensorboard": {"dir": "/logs"}}, {"lr": 0.1})

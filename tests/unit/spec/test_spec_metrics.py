@@ -24,10 +24,8 @@ def read(folder: Path, metrics: str, command: str = "command: train.py") -> Spec
 
 def test_patterns_reach_the_attempt_and_are_no_part_of_the_experiment(tmp_path: Path) -> None:
     [run], [other] = expand(read(tmp_path, GOOD)), expand(read(tmp_path, "{}"))
-    paths = CampaignPaths(tmp_path, "n")
-    payload = job_request.payload(
-        run, run.config, paths, generation=1, micro_batch=None, token="t", attempt_id=1, store=None
-    )
+    payloads = job_request.Payloads(CampaignPaths(tmp_path, "n"), store=None)
+    payload = payloads.of(run, run.config, "/runs/a/g0001", generation=1, micro_batch=None, token="t", attempt_id=1)
     assert payload.metrics == {"step": r"it (\d+)", "loss": r"loss[=:] *([\d.eE+-]+)"}
     assert run.config_hash == other.config_hash
 
