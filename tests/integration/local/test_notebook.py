@@ -11,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 
 from dscampaign import Campaign, SpecError, UserError
 from dscampaign.orchestrator.campaign.documents import RunDetails
@@ -25,6 +23,9 @@ KEPT = REPOSITORY / "examples" / "notebook.ipynb"
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    import nbformat  # late: every process of tests collects this file
+    from nbclient import NotebookClient
+
     folder = tmp_path_factory.mktemp("notebook")
     shutil.copy(KEPT.parent / "curve.py", folder)
     notebook = nbformat.read(KEPT, 4)
@@ -44,6 +45,8 @@ def outputs(notebook: Any) -> list[str]:
 
 
 def test_the_notebook_keeps_the_outputs_of_its_code(executed: tuple[Path, Any]) -> None:
+    import nbformat
+
     assert outputs(executed[1]) == outputs(nbformat.read(KEPT, 4))
     pages = [cell.outputs[0].data["text/html"] for cell in executed[1].cells if "campaign" in cell.source.split("\n")]
     assert ["<img" in page and "<table>" in page for page in pages] == [True]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch._inductor as inductor
-
 from dscampaign.jobs.trainer import engine
 from dscampaign.jobs.trainer.config import SearchPlan, TrainerConfig
 from dscampaign.tests.integration.trainer.attempts import train_config
@@ -29,6 +27,8 @@ def asked_for(config: TrainerConfig) -> dict[str, Any] | None:
 
 
 def test_they_are_asked_for_in_words_that_the_compiler_knows() -> None:
+    import torch._inductor as inductor  # late: a second of each process that collects tests
+
     options = asked_for(train_config(compile=True, cuda_graphs=True))
     assert options
     assert set(options) <= set(inductor.list_options())

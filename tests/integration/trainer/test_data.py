@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,6 +58,8 @@ def test_documents_end_with_the_end_of_text(tmp_path: Path) -> None:
 
 def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the hub, the library reads a folder with a configuration of its own."""
+    import datasets  # late: every process of tests collects this file
+
     hub, load = tmp_path / "hub", partial(datasets.load_dataset, cache_dir=str(tmp_path / "cache"))
     (hub / "en").mkdir(parents=True)
     pq.write_table(pa.table({"text": ["a", None, "b", "", "c"], "id": [1, 2, 3, 4, 5]}), hub / "en/train-0.parquet")
