@@ -192,7 +192,7 @@ def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) 
 
 
 def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """Add the memory that the attempt's ranks report to the memory ledger: see docs/architecture.md for the names."""
+    """Add the memory that the attempt's ranks report to the memory ledger."""
     row = schema.attempt.c
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
     memory_key, micro_batch = conn.execute(query).one()
