@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.cli.show import view_of
+from dscampaign.orchestrator.live.top import view_of
 
 SIZE = 100, 24
 """Characters and lines."""
