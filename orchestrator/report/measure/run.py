@@ -167,11 +167,7 @@ class MeasuredRun(RunRow):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The kinds of devices that it trained on, by the trainer's name, else by the telemetry's.
-
-        The two may name a GPU differently, so the trainer's name counts for runs with and without telemetry; only
-        telemetry knows that nodes of a job differ.
-        """
+        """The kinds of devices that it trained on, by the trainer's name, unless telemetry knows that nodes differ."""
         return _device_names(self.gpus, self.start)
 
     @property
@@ -210,12 +206,8 @@ def measured_run(
     mine = [attempt for attempt in attempts if attempt.config_hash == run.config_hash]
     newest = mine[-1] if mine else None
     start, speed, memory = (_reported(mine, events, f"script.{name}") for name in ("start", "speed", "memory"))
-    not_taken = {
-        kind: event.message
-        for one in mine
-        for kind in (STEPS_RESTARTED, STEPS_BEYOND)
-        for event in events[one.id, kind]
-    }
+    anew = [event for one in mine for kind in (STEPS_RESTARTED, STEPS_BEYOND) for event in events[one.id, kind]]
+    not_taken = {event.kind: event.message for event in anew}
     lines = _lines(run, mine, series, events)
     tokens = _tokens_per_step(run.config, lines, series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
@@ -338,15 +330,11 @@ def _lines(run: RunRow, attempts: Sequence[AttemptRow], series: Series, events: 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """Return the batch, its division, and the changes of a retry: of the newest attempt, else as configured.
 
-    The first micro-batch is the configured one, with `auto` the first that was found: retries of other runs may have
-    made this one smaller before its first attempt.
+    The first micro-batch is the configured one: retries of other runs may have made it smaller before this one began.
     """
-    micro_batch = (config.get("train") or {}).get("micro_batch")
-    first = (
-        micro_batch
-        if isinstance(micro_batch, int)
-        else next((attempt.micro_batch for attempt in attempts if attempt.micro_batch), None)
-    )
+    first = (config.get("train") or {}).get("micro_batch")
+    if not isinstance(first, int):
+        first = next((attempt.micro_batch for attempt in attempts if attempt.micro_batch), None)
     if not attempts:
         sizes = {"micro_batch": first, "accumulation": None, "changes": "", "world_size": _ranks(config)}
     else:
