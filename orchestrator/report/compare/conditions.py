@@ -17,7 +17,6 @@ from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Timing
-from dscampaign.orchestrator.spec.trials import trial_number
 
 from .reasons import Reason, Why
 from .statistics import LEAST_REPEATS, Estimate, estimate
@@ -285,6 +284,8 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
         return Reason(Why.IDENTICAL, alike)
     lacking = [one for one in few if len(one.runs) < LEAST_REPEATS]
     if lacking:
+        from dscampaign.orchestrator.spec.trials import trial_number  # what it loads takes half a second
+
         least = min(len(one.runs) for one in lacking)
         field = "repeats" if trial_number(lacking[0].runs[0].name) is None else "search.confirm.repeats"
         titles, unit = tuple(one.title for one in lacking), " run" if least == 1 else " runs"
