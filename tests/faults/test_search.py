@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.records import RunRow
 from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, loop, search
@@ -81,15 +82,8 @@ def test_kill_9_of_the_reconciler_in_a_search(
         killed.join(CAMPAIGN_HANGS_S)
         assert killed.exitcode == -signal.SIGKILL, f"it never came to {effect}"
     done = trial.watch()
-    trials = [run for run in done.runs.values() if run.stage is Stage.TRIAL]
-    assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(5)]
+    trials = _trained_once(done, 5)
     assert {run.state for run in trials} <= {RunState.COMPLETED, RunState.PRUNED}
-    measured = Counter((event.run_id, event.data["step"]) for event in done.events() if event.kind == search.MEASURED)
-    assert set(measured.values()) == {1}
-    for run in done.runs.values():
-        folder = Path(trial.campaign.dir, trial.campaign.name, "runs", run.name)
-        trained = [int(line) for line in (folder / "ledger").read_text().split()]
-        assert trained == list(range(1, (run.target_step or 0) + 1)), run.name
     best = min((run for run in trials if run.target_step == 6), key=lambda run: run.params["rate"])
     assert [run.name for run in done.runs.values() if run.stage is Stage.FULL] == [f"{best.name}-confirm"]
     ran = {attempt.job_id for attempts in done.attempts.values() for attempt in attempts if attempt.job_id}
@@ -102,9 +96,11 @@ def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
     slurm: SlurmCluster, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path, slurm)
-    (tmp_path / "train.py").write_text(SCRIPT.replace("done.write_text", "time.sleep(0.3)\n    done.write_text"))
+    hold = tmp_path / "hold"
+    wait = "while Path(sys.argv[2]).exists():\n        time.sleep(0.1)"
+    (tmp_path / "train.py").write_text(SCRIPT.replace("report(step", f"{wait}\n    report(step"))
     url = shell.env["CAMPAIGN_STORE"] = postgres.new_database()
-    more = {"search": {**SEARCH, "trials": 6, "parallel": 3}, "train": {}, "command": "train.py {rate}"}
+    more = {"search": {**SEARCH, "trials": 6, "parallel": 3}, "train": {}, "command": f"train.py {{rate}} {hold}"}
     shell.type("db", "upgrade")
     shell.type("submit", shell.spec("tuned", **more), "--yes")
     store = open_store(url)
@@ -112,14 +108,14 @@ def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
         campaign = queries.campaign_by_name(conn, "tuned")
     assert campaign
 
-    def seen() -> Observed:
-        return observe(store, campaign)
+    seen = partial(observe, store, campaign)
 
     def measured(least: int) -> bool:
         return sum(event.kind == search.MEASURED for event in seen().events()) >= least
 
     def running() -> list[str]:
-        return [str(each[-1].job_id) for each in seen().attempts.values() if each and each[-1].state == "running"]
+        rows = slurm.run("squeue", "-h", "-t", "running", "-o", "%i").split()
+        return [job for job in rows if job not in shell.jobs()]
 
     def reconciler_is_away() -> bool:
         return not shell.jobs()
@@ -131,22 +127,31 @@ def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
     os.kill(int(LeaseHolder.parse(lease.holder).pid), signal.SIGKILL)
     slurm.run("scancel", *shell.jobs())  # which would start it again in a minute
     shell.until("its end", reconciler_is_away)
+    hold.touch()
     shell.type("reconcile", "tuned", "--detach")
-    shell.until("more trials", lambda: measured(4) and bool(running()))
+    shell.until("more trials", lambda: bool(running()))
     slurm.run("scancel", running()[0], *shell.jobs())
     shell.until("its end", reconciler_is_away)
+    hold.unlink()
     shell.type("reconcile", "tuned", "--detach")
     shell.until("the end", lambda: bool(shell.status("tuned")["settled"]))
 
     done = seen()
+    _trained_once(done, 6)
+    assert "cancelled" in {row.failure_class for rows in done.attempts.values() for row in rows}
+    assert [run.stage for run in done.runs.values() if run.stage is not Stage.TRIAL] == [Stage.FULL]
+    store.close()
+
+
+def _trained_once(done: Observed, number: int) -> list[RunRow]:
+    """Return the trials of a search that lost and repeated none, nor a step of any."""
     trials = [run for run in done.runs.values() if run.stage is Stage.TRIAL]
-    assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(6)]
-    once = Counter((event.run_id, event.data["step"]) for event in done.events() if event.kind == search.MEASURED)
-    assert set(once.values()) == {1}
+    assert [run.name for run in trials] == [f"trial-{number:04}" for number in range(number)]
+    measured = Counter((event.run_id, event.data["step"]) for event in done.events() if event.kind == search.MEASURED)
+    assert set(measured.values()) == {1}
     for run in done.runs.values():
-        ledger = Path(campaign.dir, campaign.name, "runs", run.name, "ledger")
+        ledger = Path(done.campaign.dir, done.campaign.name, "runs", run.name, "ledger")
         trained = [int(line) for line in ledger.read_text().split()] if ledger.exists() else []
         whole = run.state in (RunState.COMPLETED, RunState.PRUNED)
         assert trained == list(range(1, (run.target_step or 0) + 1 if whole else len(trained) + 1)), run.name
-    assert [run.stage for run in done.runs.values() if run.stage is not Stage.TRIAL] == [Stage.FULL]
-    store.close()
+    return trials
