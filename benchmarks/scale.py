@@ -87,7 +87,7 @@ executor.map_array(abs, range(int(sys.argv[1])))
 TOP = """\
 import asyncio
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.cli.show import view_of
+from dscampaign.orchestrator.live.top import view_of
 
 async def look():
     app = view_of(locate(PlaceOptions()).open(), None)
