@@ -76,7 +76,7 @@ class World:
             queries.update_run(conn, self.run_id(name), **values)
 
 
-def make_world(path: Path) -> World:
+def make_world(path: Path, **params: float) -> World:
     """Four runs: `done`, `small` (its micro-batch was reduced), `bad` (failed) and `new` (not yet submitted)."""
     folder = path / "campaign"
     store = Store.open(f"sqlite:///{folder}/campaign.db", create=True)
@@ -91,7 +91,7 @@ def make_world(path: Path) -> World:
             provenance={"version": "0", "spec": "/specs/sweep.yaml", "git": "abc123"},
         )
         names = ("done", "small", "bad", "new")
-        runs = [NewRun(name, {}, CONFIG, name, i, target_step=3) for i, name in enumerate(names)]
+        runs = [NewRun(name, params, CONFIG, name, i, target_step=3) for i, name in enumerate(names)]
         queries.insert_runs(conn, campaign_id, runs)
     world = World(store, folder, campaign_id)
     _complete(world)

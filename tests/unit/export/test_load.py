@@ -19,7 +19,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
         monkeypatch.delenv(name, raising=False)
-    return make_world(tmp_path)
+    return make_world(tmp_path, lr=0.1)
 
 
 @pytest.mark.usefixtures("world")

@@ -27,7 +27,7 @@ TABLES = ("steps", "runs", "attempts", "gpus", "events")
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    made = make_world(tmp_path)
+    made = make_world(tmp_path, lr=0.1)
     spool = made.attempt_paths("done").gpu_spool(0)
     spool.write_text('{"ts":100.5,"span_s":1,"gpu":[0],"power_w":[500],"throttle":[4]}\n')
     ingest(made.store, GpuSpool(1, spool, 0))
