@@ -428,9 +428,9 @@ class NastySlurm:
         self._over(job, fate)
         self._blur(job, fate)
         for part in job.trained:
-            if late and part.queue:  # the end of the job reaches the step before its agents say so
-                exit_code = 0 if fate.word else 137
-                part.queue.ended(part.index, exit_code, 1.0, self._clock.node_s())
+            # the end of the job reaches the step before its agents say so; what kills them at once kills the queue, too
+            if late and part.queue and fate.word:
+                part.queue.ended(part.index, 0, 1.0, self._clock.node_s())
                 if abs(self._clock.node_s() - self._clock.slurm_s()) > WITH_JOB_S:
                     part.classes |= {"crash"}  # the clocks hide that both ended together
             self._end_part(part, fate, GUESSES if late else frozenset())
