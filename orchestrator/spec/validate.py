@@ -17,6 +17,7 @@ from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
+_SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\]")
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
@@ -213,16 +214,19 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
 
 
 def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
-    """Find a split of a local file, which has none: all of it would be read."""
+    """Find splits that local data does not have: the training would fail, or read all of a file."""
     for field, place in (("split", dataset.path), ("eval_split", dataset.eval_path or dataset.path)):
-        if (
-            (split := getattr(dataset, field))
-            and "[" not in split
-            and Path(place).is_absolute()
-            and Path(place).is_file()
-        ):
+        split, path, at = getattr(dataset, field), Path(place), f"train.dataset.{field}"
+        if not (split and path.is_absolute() and path.exists()):
+            continue  # of the hub, or on another machine
+        begin, bracket, _ = split.partition("[")
+        if bracket and not _SLICE.fullmatch(split):
+            yield Finding.at(at, f"{split} is not a slice", "write train[:20%], train[100:] or train[10%:50%]")
+        elif path.is_file() and not bracket:
             hint = "name a folder, another file, or a slice of this one (train[:80%])"
-            yield Finding.at(f"train.dataset.{field}", f"{Path(place).name} is a file, which has no splits", hint)
+            yield Finding.at(at, f"{path.name} is a file, which has no splits", hint)
+        elif path.is_dir() and not any(file.relative_to(path).as_posix().startswith(begin) for file in path.rglob("*")):
+            yield Finding.at(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
 
 
 def _nameless(text: str) -> tuple[str, str]:

@@ -244,6 +244,9 @@ def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: 
     ("fields", "message"),
     [
         ("path: texts/train.txt, split: train", "train.txt is a file, which has no splits"),
+        ("path: texts, split: 'test[:20%]'", "no file in .*texts begins with test"),
+        ("path: texts, eval_split: test", "no file in .*texts begins with test"),
+        ('path: texts/train.txt, split: "train[:20 %]"', r"train\[:20 %\] is not a slice"),
         ("path: texts, split: train, eval_split: valid", None),
         ("path: texts, split: 'train[:20%]'", None),
         ("path: wikitext, split: 'train[:20%]'", None),
