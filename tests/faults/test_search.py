@@ -12,7 +12,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import RunRow
-from dscampaign.db.states import RunState, Stage
+from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, loop, search
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
@@ -114,8 +114,8 @@ def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
         return sum(event.kind == search.MEASURED for event in seen().events()) >= least
 
     def running() -> list[str]:
-        rows = slurm.run("squeue", "-h", "-t", "running", "-o", "%i").split()
-        return [job for job in rows if job not in shell.jobs()]
+        rows = (row for attempts in seen().attempts.values() for row in attempts)
+        return [row.job_id for row in rows if row.state is AttemptState.RUNNING and row.job_id]
 
     def reconciler_is_away() -> bool:
         return not shell.jobs()
