@@ -20,7 +20,7 @@ from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Sureness, Verdict, headline
 
-from .foreign_logs import END_LINES, Proof, Seen, SeenFile, Stream, gather
+from .foreign_logs import END_LINES, JobEvidence, Proof, SeenFile, Stream, gather
 
 _BY_SLURM: Final = {
     "CANCELLED": re.compile(r"\*\*\* JOB (\S+) ON (\S+) CANCELLED AT \S+ \*\*\*"),
@@ -116,7 +116,7 @@ def _root_cause(ended: Ended) -> Verdict:
     return earlier if is_known else verdict
 
 
-def _before_any_program(ended: Ended, evidence: Seen) -> Verdict | None:
+def _before_any_program(ended: Ended, evidence: JobEvidence) -> Verdict | None:
     """The message of the batch script's shell about its own end; without Slurm's exit code, as if that fitted."""
     job = ended.job or JobView("", 0, "", "FAILED")
     alone = replace(
@@ -129,7 +129,7 @@ def _before_any_program(ended: Ended, evidence: Seen) -> Verdict | None:
     return None
 
 
-def _explained(verdict: Verdict, ended: Ended, evidence: Seen, death: _Death, slurm: Proof | None) -> Explained:
+def _explained(verdict: Verdict, ended: Ended, evidence: JobEvidence, death: _Death, slurm: Proof | None) -> Explained:
     kind: FailureClass | None = verdict.kind
     line, reason = verdict.line, verdict.reason
     clues = [*ended.errors, *ended.log_clues]
@@ -153,7 +153,7 @@ def _explained(verdict: Verdict, ended: Ended, evidence: Seen, death: _Death, sl
     return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, proof, rank, host or None)
 
 
-def _proof(line: LogLine, evidence: Seen, slurm: Proof | None) -> Proof:
+def _proof(line: LogLine, evidence: JobEvidence, slurm: Proof | None) -> Proof:
     if line.file == "slurm" and slurm:
         return slurm
     if stream := next((item for place, item in enumerate(evidence.streams) if item.name(place) == line.file), None):
@@ -166,7 +166,7 @@ def _proof(line: LogLine, evidence: Seen, slurm: Proof | None) -> Proof:
 # -- reports of Slurm and of launchers in a log -------------------------------------------------------------------
 
 
-def _slurms_report(evidence: Seen) -> tuple[JobView, Proof] | None:
+def _slurms_report(evidence: JobEvidence) -> tuple[JobView, Proof] | None:
     for stream, first, text in evidence.ends:
         for state, pattern in _BY_SLURM.items():
             if match := pattern.search(text):
@@ -175,7 +175,7 @@ def _slurms_report(evidence: Seen) -> tuple[JobView, Proof] | None:
     return None
 
 
-def _first_death(evidence: Seen) -> _Death:
+def _first_death(evidence: JobEvidence) -> _Death:
     for pattern in _ENDS:
         for stream, first, text in evidence.ends:
             if match := pattern.search(text):
@@ -196,7 +196,7 @@ def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
 # -- the classifier's evidence ------------------------------------------------------------------------------------
 
 
-def _ended(evidence: Seen, death: _Death, job: JobView | None) -> Ended:
+def _ended(evidence: JobEvidence, death: _Death, job: JobView | None) -> Ended:
     outcomes = evidence.outcomes or list(_outcomes(evidence, death, job))
     return Ended(
         job,
@@ -214,7 +214,7 @@ def _lines(streams: Iterable[tuple[int, Stream]]) -> tuple[LogLine, ...]:
     return tuple(line for place, stream in streams for line in pick(stream.name(place), stream.texts))
 
 
-def _outcomes(evidence: Seen, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
+def _outcomes(evidence: JobEvidence, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
     """The records that agents would have written: one for each node that a log names, or one for all."""
     if not evidence.streams and not evidence.ranks:
         return

@@ -81,7 +81,7 @@ class Stream:
 
 
 @dataclass
-class Seen:
+class JobEvidence:
     """The input: logs, and of an attempt of ours the records of its nodes or at least of its ranks."""
 
     streams: list[Stream] = field(default_factory=list)
@@ -109,9 +109,9 @@ def files_of(job: OneJob) -> list[Path]:
     return logs
 
 
-def gather(paths: Sequence[Path]) -> Seen:
+def gather(paths: Sequence[Path]) -> JobEvidence:
     """Read logs, folders of logs and folders of attempts. Raises UserError if one cannot be read, or holds no logs."""
-    evidence, logs = Seen(), []
+    evidence, logs = JobEvidence(), []
     for path in paths:
         if path.is_dir():
             logs += _of_folder(path, evidence)
@@ -123,7 +123,7 @@ def gather(paths: Sequence[Path]) -> Seen:
     return evidence
 
 
-def _of_folder(folder: Path, evidence: Seen) -> list[Path]:
+def _of_folder(folder: Path, evidence: JobEvidence) -> list[Path]:
     """Return the logs in a folder; of an attempt of ours also its records."""
     paths = AttemptPaths(folder)
     try:
@@ -144,7 +144,7 @@ def _of_folder(folder: Path, evidence: Seen) -> list[Path]:
     return sorted(logs)
 
 
-def _pieces(log: Path, most: int, evidence: Seen) -> Iterator[tuple[int, str]]:
+def _pieces(log: Path, most: int, evidence: JobEvidence) -> Iterator[tuple[int, str]]:
     """A log's lines and their numbers, without escape sequences; each turn of a progress bar is a line."""
     try:
         with io.BufferedReader(open_regular(log)) as file:

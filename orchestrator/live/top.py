@@ -38,7 +38,7 @@ CAMPAIGNS_S: Final = 10.0
 
 
 @dataclass
-class Seen:
+class ScreenData:
     """The campaign on the screen as it was last read; the list of all is None until it is read again."""
 
     name: str | None
@@ -52,7 +52,7 @@ class Seen:
 class Looked(Message):
     """A look at the store is over: its result, or why it failed."""
 
-    def __init__(self, result: Seen | str) -> None:
+    def __init__(self, result: ScreenData | str) -> None:
         super().__init__()
         self.result = result
 
@@ -118,7 +118,7 @@ class Top(App[None]):
 
     def __init__(self, live: LiveStore, campaign: str | None) -> None:
         super().__init__()
-        self.live, self.seen = live, Seen(campaign)
+        self.live, self.seen = live, ScreenData(campaign)
         self._campaigns_at_s = -math.inf
         self._looking: Worker[None] | None = None
         curve = Column("loss curve", 10, lambda row: self.seen.curves.get(row.name, []), needed=4)
@@ -151,16 +151,16 @@ class Top(App[None]):
             self._looking = self.run_worker(partial(self._look, self.seen, in_sight), thread=True)
         return self._looking
 
-    def _look(self, seen: Seen, in_sight: list[str]) -> None:
+    def _look(self, seen: ScreenData, in_sight: list[str]) -> None:
         worker = get_current_worker()
         try:
-            result: Seen | str = self._read(seen, in_sight)
+            result: ScreenData | str = self._read(seen, in_sight)
         except (StoreError, UserError) as error:
             result = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
         if not worker.is_cancelled and seen is self.seen:
             self.post_message(Looked(result))
 
-    def _read(self, seen: Seen, in_sight: list[str]) -> Seen:
+    def _read(self, seen: ScreenData, in_sight: list[str]) -> ScreenData:
         campaigns = None
         if seen.name is None or time.monotonic() - self._campaigns_at_s > CAMPAIGNS_S:
             self._campaigns_at_s, campaigns = time.monotonic(), self.live.campaigns()
@@ -168,7 +168,7 @@ class Top(App[None]):
         name = found.status.campaign.name
         curves = self.live.curves(name, in_sight or [row.name for row in found.runs[: self.size.height]])
         losses = {run: [loss for loss in curve.loss if loss is not None] for run, curve in curves.items()}
-        return Seen(name, found.status, found.runs, {**seen.curves, **losses}, self.live.events(name), campaigns)
+        return ScreenData(name, found.status, found.runs, {**seen.curves, **losses}, self.live.events(name), campaigns)
 
     def on_looked(self, looked: Looked) -> None:
         """Show the result; after a failure the next look tries again."""
@@ -234,7 +234,7 @@ class Top(App[None]):
         if isinstance(chosen.row, ShownRun):
             self.push_screen(RunScreen(self.live.store, self.seen.name or "", chosen.row.name))
         elif chosen.row.name != self.seen.name:
-            self.seen, self._looking = Seen(chosen.row.name), None
+            self.seen, self._looking = ScreenData(chosen.row.name), None
             self.table.show([])
             self.table.focus()
             self.look()

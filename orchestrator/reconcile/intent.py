@@ -1,9 +1,10 @@
-"""Attempts about to be submitted: in the store, in state ``intent``, with the payloads for their agents."""
+"""Attempts about to be submitted: grouped into job arrays; in the store, in state ``intent``; with their payloads."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -13,13 +14,19 @@ from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.spec.model import AUTO
 
-from .actions import Submit
+from .actions import Failures, SetAside, Submit
 from .forecast import read_history
 from .lease import FencedWriter
 from .origin import Origin
+from .set_aside import in_words
+
+Jobs = Sequence[Sequence[Submit]]
+"""Attempts by the job that runs them."""
 
 
 class Element(NamedTuple):
@@ -28,6 +35,43 @@ class Element(NamedTuple):
     row: AttemptRow
     action: Submit
     payload: Payload
+
+
+def batches(actions: Sequence[Submit], failures: Failures, writer: FencedWriter) -> list[tuple[dict[str, Any], Jobs]]:
+    """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
+    shapes: dict[str, list[Submit]] = defaultdict(list)
+    kinds = job_request.Shapes()
+    for action in actions:
+        try:
+            key, _ = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
+        except (OSError, ImportError):  # the environment's own files
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
+            continue
+        shapes[key].append(action)
+    return [
+        (_resources(alike[0][0], width), alike[start : start + ARRAY_LIMIT])
+        for group in shapes.values()
+        for width, alike in job_request.jobs_by_width(
+            group, group[0].config, lambda action: action.run, _likely_s(group, writer)
+        )
+        for start in range(0, len(alike), ARRAY_LIMIT)
+    ]
+
+
+def _likely_s(group: Sequence[Submit], writer: FencedWriter) -> list[float | None]:
+    if group[0].config.slurm.runs_per_job != AUTO:
+        return []
+    runs = [action.run for action in group]
+    with writer.store.read() as conn:
+        saved = queries.saved_steps(conn, writer.campaign_id, [run.id for run in runs])
+        known = _likely_times(conn, writer.campaign_id, runs, saved)
+    return [known.get(run.id) for run in runs]
+
+
+def _resources(action: Submit, width: int) -> dict[str, Any]:
+    return job_request.resources(action.config, runs=width, mem_scale=action.mem_scale, exclude=action.exclude)
 
 
 def write_intent(
@@ -61,7 +105,7 @@ def write_intent(
         )
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, events)
-        likely = likely_s(conn, writer.campaign_id, [action.run for action in group], saved) if shared else {}
+        likely = _likely_times(conn, writer.campaign_id, [action.run for action in group], saved) if shared else {}
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
@@ -91,7 +135,9 @@ def write_intent(
         return [element(row, action) for row, action in zip(rows, group, strict=True)]
 
 
-def likely_s(conn: Connection, campaign_id: int, runs: Sequence[RunRow], saved: Mapping[int, int]) -> dict[int, float]:
+def _likely_times(
+    conn: Connection, campaign_id: int, runs: Sequence[RunRow], saved: Mapping[int, int]
+) -> dict[int, float]:
     """Return the likely durations of attempts by run id, as far as like runs have shown them; `saved`: their steps."""
     history = read_history(conn, campaign_id)
 

@@ -13,7 +13,6 @@ finds the job by its token and adopts it. A submitter that has lost its lease by
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +33,6 @@ from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request, storage
 from dscampaign.orchestrator.executors.base import (
-    ARRAY_LIMIT,
     ArrayTooLarge,
     Executor,
     JobArray,
@@ -43,21 +41,18 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
-from dscampaign.orchestrator.spec.model import AUTO
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
 from .attempt_files import newest_begun, take_claim
 from .campaign_folder import run_folders
 from .environment import note_cluster
-from .intent import Element, likely_s, write_intent
+from .intent import Element, Jobs, batches, write_intent
 from .lease import FencedWriter
 from .origin import Origin
 from .set_aside import in_words, may_pass
 from .stored import QUEUE_FULL, QUEUE_FULL_S
 
 WITHDRAWN = "withdrawn"
-_Jobs = Sequence[Sequence[Submit]]
-"""Attempts by the job that runs them."""
 _LIMITED = ("partition", "account", "qos")
 """Slurm limits a user's jobs by these: another shape may have room."""
 
@@ -96,7 +91,7 @@ def submit(
     for action in actions:
         if action.joins:
             _join_apart(action, action.joins, target, failures)
-    shapes = _batches([action for action in actions if action.joins is None], failures, writer)
+    shapes = batches([action for action in actions if action.joins is None], failures, writer)
     full: dict[tuple[Any, ...], QueueFull] = {}
     for resources, jobs in counted("runs submitted", shapes, lambda shape: sum(map(len, shape[1]))):
         queue = tuple(map(resources.get, _LIMITED))
@@ -149,7 +144,7 @@ def _join(action: Submit, last: AttemptRow, target: _Target) -> None:
     _record_job_ids(rows, {rows[0].row.id: last.job_id or ""}, target.writer)
 
 
-def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failures: Failures) -> None:
+def _submit_apart(jobs: Jobs, resources: dict[str, Any], target: _Target, failures: Failures) -> None:
     """Submit them together, or one by one if one of them fails for a reason of its own."""
     group = [action for job in jobs for action in job]
     try:
@@ -166,48 +161,11 @@ def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failu
             failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
-            for own, alone in _batches([action], failures, target.writer):
+            for own, alone in batches([action], failures, target.writer):
                 _submit_apart(alone, own, target, failures)
 
 
-def _batches(actions: Sequence[Submit], failures: Failures, writer: FencedWriter) -> list[tuple[dict[str, Any], _Jobs]]:
-    """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
-    shapes: dict[str, list[Submit]] = defaultdict(list)
-    kinds = job_request.Shapes()
-    for action in actions:
-        try:
-            key, _ = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
-        except (OSError, ImportError):  # the environment's own files
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
-            continue
-        shapes[key].append(action)
-    return [
-        (_resources(alike[0][0], width), alike[start : start + ARRAY_LIMIT])
-        for group in shapes.values()
-        for width, alike in job_request.jobs_by_width(
-            group, group[0].config, lambda action: action.run, _likely_s(group, writer)
-        )
-        for start in range(0, len(alike), ARRAY_LIMIT)
-    ]
-
-
-def _likely_s(group: Sequence[Submit], writer: FencedWriter) -> list[float | None]:
-    if group[0].config.slurm.runs_per_job != AUTO:
-        return []
-    runs = [action.run for action in group]
-    with writer.store.read() as conn:
-        saved = queries.saved_steps(conn, writer.campaign_id, [run.id for run in runs])
-        known = likely_s(conn, writer.campaign_id, runs, saved)
-    return [known.get(run.id) for run in runs]
-
-
-def _resources(action: Submit, width: int) -> dict[str, Any]:
-    return job_request.resources(action.config, runs=width, mem_scale=action.mem_scale, exclude=action.exclude)
-
-
-def _submit_jobs(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> None:
+def _submit_jobs(jobs: Jobs, resources: dict[str, Any], target: _Target) -> None:
     # If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass
     # and withdrawing them again would be wasted work.
     doubles = _was_full(target.writer)
@@ -246,7 +204,7 @@ def _tell_full(message: str, writer: FencedWriter) -> None:
             queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
 
 
-def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> None:
+def _submit_batch(jobs: Jobs, resources: dict[str, Any], target: _Target) -> None:
     writer, paths = target.writer, target.paths
     _require_trust(paths)
     group = [action for job in jobs for action in job]
@@ -332,7 +290,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
     """The excluded nodes may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
-    for resources, part in _batches(everywhere, Failures(), target.writer):
+    for resources, part in batches(everywhere, Failures(), target.writer):
         _submit_batch(part, resources, target)
 
 

@@ -210,18 +210,10 @@ def measured_run(
     not_taken = {event.kind: event.message for event in anew}
     lines = _lines(run, mine, series, events)
     tokens = _tokens_per_step(run.config, lines, series)
-    nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
-    gpus = gpus_of(sampled, mine)
+    gpus, machines = gpus_of(sampled, mine), _machines(mine)
     per_rank = _devices_per_rank(_device_names(gpus, start), run.config)
-    own = {
-        **{field.name: getattr(run, field.name) for field in fields(run)},
-        "reason": clean(run.reason),
-        "generation": newest.generation if newest else 0,
-        "code": codes_text(attempt.code for attempt in mine),
-        **_batch(run.config, mine),
-    }
     return MeasuredRun(
-        **own,
+        **_row(run, mine),
         early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
         read_config=next((read for one in mine[::-1] if (read := one.evidence.get(READ_CONFIG)) is not None), None),
         group=newest.evidence.get(GROUP) if newest else None,
@@ -237,8 +229,8 @@ def measured_run(
         curve=curve_of(series, lines, tokens),
         start={**_loaded(mine), **start},
         speed=speed,
-        hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
-        machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
+        hosts=tuple(machines),
+        machines={host: machine for host, machine in machines.items() if machine},
         variables=tuple(_variables(mine)),
         failures=tuple(failed_attempts(run, attempts, _excluded(attempts, events))),
         metrics_source=_metrics_source(mine, events),
@@ -249,6 +241,23 @@ def measured_run(
         neighbours=neighbours,
         mixed=len({(one.micro_batch, one.changes) for one in mine if (lines.generation == one.generation).any()}) > 1,
     )
+
+
+def _row(run: RunRow, mine: Sequence[AttemptRow]) -> dict[str, Any]:
+    """Return the fields of a run's row, of its attempts with the present configuration, and its batch."""
+    return {
+        **{field.name: getattr(run, field.name) for field in fields(run)},
+        "reason": clean(run.reason),
+        "generation": mine[-1].generation if mine else 0,
+        "code": codes_text(attempt.code for attempt in mine),
+        **_batch(run.config, mine),
+    }
+
+
+def _machines(mine: Sequence[AttemptRow]) -> dict[str, Any]:
+    """Return the machine of each host of the newest attempt that names its nodes; None for an unknown machine."""
+    nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
+    return {str(node["host"]): node.get("machine") for node in nodes if node.get("host")}
 
 
 def _reported(attempts: Sequence[AttemptRow], events: Events, kind: str) -> dict[str, Any]:
