@@ -32,7 +32,7 @@ class Planned:
     Attributes:
         case: What the spec says of it.
         deserves: The states in which it may end.
-        tries: Attempts of the run's own making that may end in a deterministic error, 0 for none.
+        mistaken: Whether its script makes a mistake: a certain one is tried once, a likely one twice.
     """
 
     name: str
