@@ -23,7 +23,7 @@ from dscampaign.jobs.shared.spool_steps import TAIL_BYTES, tail
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .gpus import GpuFacts
-from .node_facts import KernelLine, Machine
+from .node_facts import Machine
 
 AGENT = "agent"  # in place of a log's name for a line of the agent itself, number 0: the folder took no outcome
 TAIL_LINES = 40
@@ -132,7 +132,6 @@ class NodeOutcome(Document):
     target_step: Whole | None = None  # the target that the script itself counted and reported
     ending_s: Time | None = None  # when the agent began to end the processes: their later messages answer that
     gpus: GpuFacts | None = None
-    kernel: tuple[KernelLine, ...] = ()  # the kernel's messages about GPUs, memory and storage while it ran
     # memory_peak_bytes, memory_peak_of: the attempt's peak of the node's memory: "cgroup" for its own control group,
     # which counts cached files too and reaches the limit in good health; "processes" for a sampled sum
     memory_peak_bytes: Whole | None = None

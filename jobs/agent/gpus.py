@@ -28,7 +28,6 @@ class Gpu:
     device: str  # as CUDA_VISIBLE_DEVICES names it
     used_bytes: Whole
     total_bytes: Whole
-    address: str = ""  # on the PCI bus, as the kernel's log names it (domain:bus:device), "" if unknown
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,6 @@ class GpuFacts:
     before: tuple[Gpu, ...] | None
     after: tuple[Gpu, ...] | None
     trouble: str = ""
-
-    @property
-    def addresses(self) -> frozenset[str]:
-        """Return the addresses of the attempt's GPUs on the PCI bus; empty unless all are known."""
-        addresses = [gpu.address for gpu in self.before or ()]
-        return frozenset(addresses) if all(addresses) and len(addresses) >= self.asked else frozenset()
 
     @property
     def missing(self) -> bool:
@@ -108,17 +101,9 @@ def _read_gpus(nvml: Any, visible: Sequence[str], requested: int) -> tuple[Gpu, 
     gpus, troubles = each_gpu(
         nvml,
         gpu_names(nvml, visible),
-        lambda _, name, gpu: Gpu(name, *memory_bytes(nvml, gpu), _address(nvml, gpu)),
+        lambda _, name, gpu: Gpu(name, *memory_bytes(nvml, gpu)),
     )
     parts = any(name.startswith("MIG") for name in visible)
     if len(gpus) < requested and not any(map(_LOST.search, troubles)) and (parts or count >= requested):
         raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {requested}")
     return tuple(gpus)
-
-
-def _address(nvml: Any, handle: Any) -> str:
-    try:
-        pci = nvml.nvmlDeviceGetPciInfo(handle)
-        return f"{int(pci.domain):04x}:{int(pci.bus):02x}:{int(pci.device):02x}"
-    except (nvml.NVMLError, AttributeError):
-        return ""

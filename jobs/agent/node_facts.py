@@ -1,4 +1,4 @@
-"""A node's own evidence of an attempt: the machine, its GPUs, the kernel's log, and the memory of the job.
+"""A node's own evidence of an attempt: the machine, its GPUs, and the memory of the job.
 
 Without a control group of the attempt's own, its memory is sampled: the proportional set size, for which the kernel
 walks all pages of a process, or of a large process the resident set without shared pages.
@@ -13,19 +13,17 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.jobs.shared.documents import Time, Whole
+from dscampaign.jobs.shared.documents import Whole
 
 from .gpus import GpuWatch
 
 PROC: Final = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 OS_RELEASE: Final = Path("/etc/os-release")
-KMSG: Final = Path("/dev/kmsg")
 
 OF_GROUP, OF_PROCESSES = "cgroup", "processes"
 """Source of a peak of host memory: the job's own control group, or its sampled processes."""
@@ -37,15 +35,6 @@ WALKED_BYTES: Final = 8_000_000_000  # a walk over so many pages takes a quarter
 WAIT_S: Final = 0.5  # for a look that is under way when the attempt has ended
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
-
-RECORD_BYTES: Final = 8192
-RECORD_LIMIT: Final = 20_000
-LINE_LIMIT: Final = 40
-TEXT_LIMIT: Final = 300
-_INTERESTING: Final = re.compile(
-    r"NVRM|nvidia.*(?:Xid|fallen off)|Out of memory|oom-kill|Killed process|I/O error|nfs: server|Remounting filesystem"
-    r"|LustreError|lost connection|Machine check|mce: .*Hardware Error|segfault at|AER: .*[Ff]atal",
-)
 
 
 @dataclass(frozen=True)
@@ -64,19 +53,10 @@ class Machine:
     busy_pct: Whole | None = None
 
 
-@dataclass(frozen=True)
-class KernelLine:
-    """A line of the kernel's log; ``ts`` by this node's clock, about a second true."""
-
-    ts: Time
-    text: str
-
-
 class NodeFacts:
     """Looks at the node before and after an attempt."""
 
     def __init__(self, gpus: int, visible_devices: str) -> None:
-        self._kernel = KernelLog()
         self._gpus = GpuWatch(gpus, visible_devices)
         self._oom_kills = oom_kill_count()
         self._group = _own_group(os.environ.get("SLURM_JOB_ID", ""))
@@ -96,7 +76,6 @@ class NodeFacts:
         return {
             "oom_kills": oom_kill_count() - self._oom_kills,
             "gpus": self._gpus.facts(),
-            "kernel": self._kernel.lines(),
             "memory_peak_bytes": peak,
             "memory_peak_of": of if peak is not None else "",
             "memory_limit_bytes": memory_limit_bytes(),
@@ -127,50 +106,6 @@ def _cpu_ticks() -> tuple[int, int]:
 def _field(text: str, name: str) -> str:
     match = re.search(rf"^{name}\s*(.+)$", text, re.MULTILINE)
     return " ".join(match[1].strip().strip("\"'").split())[:200] if match else ""
-
-
-# -- the kernel's log -----------------------------------------------------------------------------------------
-
-
-class KernelLog:
-    """The kernel's log from now on; without lines if it cannot be opened (``kernel.dmesg_restrict``)."""
-
-    def __init__(self, device: Path = KMSG) -> None:
-        self._file: int | None = None
-        with suppress(OSError):
-            self._file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
-            os.lseek(self._file, 0, os.SEEK_END)
-
-    def lines(self) -> tuple[KernelLine, ...]:
-        """Return the interesting lines since this was opened, the newest of too many; close the log."""
-        if self._file is None:
-            return ()
-        lines = [line for record in _records(self._file) if (line := _parse_kmsg(record.decode(errors="replace")))]
-        os.close(self._file)
-        self._file = None
-        return tuple(lines[-LINE_LIMIT:])
-
-
-def _records(file: int) -> Iterator[bytes]:
-    for _ in range(RECORD_LIMIT):
-        try:
-            record = os.read(file, RECORD_BYTES)
-        except BrokenPipeError:
-            continue  # overwritten before we came; the next read goes on with the oldest that is left
-        except OSError:
-            return  # nothing more
-        if not record:
-            return
-        yield record
-
-
-def _parse_kmsg(record: str) -> KernelLine | None:
-    """Read a record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is interesting."""
-    match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
-    if not match or not _INTERESTING.search(match[2]):
-        return None
-    boot_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
-    return KernelLine(boot_s + int(match[1]) / 1e6, match[2][:TEXT_LIMIT])
 
 
 # -- the job's control group ----------------------------------------------------------------------------------

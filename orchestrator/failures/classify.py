@@ -45,10 +45,8 @@ def _by_root(ended: Ended) -> Verdict | None:
     if rule and rule.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         rule = UNREADABLE_INPUT
     suspect = devices.NAMED.search(text) or (rule and rule.kind is FailureClass.DIVERGED)
-    if suspect:
-        broken = node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended))
-        if broken:
-            return broken
+    if suspect and (broken := node_evidence.bad_gpu(ended)):
+        return broken
     if rule is None:
         return node_evidence.out_of_memory(ended) or _unknown_error(root)
     if rule.kind is FailureClass.CRASH and (memory := node_evidence.out_of_memory(ended)):
@@ -280,7 +278,6 @@ _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
     node_evidence.bad_gpu,
     _at_time_limit,
     node_evidence.out_of_memory,
-    node_evidence.ambiguous_gpu,
     node_evidence.storage,
     _by_log,
     _by_last_words,

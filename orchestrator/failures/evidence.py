@@ -186,16 +186,6 @@ def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
     return telling(next((frames for frames in stacks if Place.USER in places(frames)), stacks[0]))
 
 
-def kernel_clues(ended: Ended) -> list[Clue]:
-    """Return kernel messages during the attempt, earliest first."""
-    clues = (
-        Clue(LogLine("kernel", number, line.text), o.host, ts=line.ts)
-        for o in ended.outcomes
-        for number, line in enumerate(o.kernel, 1)
-    )
-    return sorted(clues, key=lambda clue: clue.ts or 0.0)
-
-
 def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
     """Return the ranks that left no record of an end, in the order in which their processes went."""
     ranks = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)

@@ -1,24 +1,21 @@
-"""Evidence of the nodes themselves: missing GPUs, kernel logs, memory. Pure."""
+"""Evidence of the nodes themselves: missing GPUs, memory. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
-import signal
 
 from dscampaign.jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from dscampaign.jobs.shared.allocator import joins_fragments
 
 from . import cuda_oom
 from .clues import Clue
-from .evidence import Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
+from .evidence import Ended, outcome_of, rank_pids
 from .policy import FailureClass
-from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, Rule
+from .rules import Rule
 from .verdict import Verdict, headline
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
-_ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
-_LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
 _ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 
 
@@ -27,41 +24,15 @@ _ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 
 def bad_gpu(ended: Ended) -> Verdict | None:
     """Return the verdict on a broken GPU or driver, by the node's own evidence."""
-    by_count = (verdict for o in ended.outcomes if (verdict := _gpu_count(o)))
-    return _by_kernel(ended, FailureClass.GPU) or next(by_count, None)
-
-
-def ambiguous_gpu(ended: Ended) -> Verdict | None:
-    """Return the verdict on a GPU fault in the kernel log that a script can cause as well."""
-    return _by_kernel(ended, FailureClass.GPU_FAULT)
+    return next((verdict for o in ended.outcomes if (verdict := _gpu_count(o))), None)
 
 
 def storage(ended: Ended) -> Verdict | None:
-    """Return the verdict on a folder that the agent could not write to, or a storage error in the kernel log."""
+    """Return the verdict on a folder that the agent could not write to."""
     full = (Clue(line, o.host) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0)
     if clue := next(full, None):
-        return _of_node(FailureClass.STORAGE, clue, "agent-storage")
-    clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
-    return _of_node(FailureClass.STORAGE, clue, "kernel-storage") if clue else None
-
-
-def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
-    rules = [rule for rule in RULES if rule.kind is kind and rule.text]
-    for clue in kernel_clues(ended):
-        for rule in rules:
-            if rule.text and rule.text.search(clue.text) and not _of_a_neighbour(clue, ended):
-                return _of_node(kind, clue, rule.name)
+        return clue.verdict(FailureClass.STORAGE, "agent-storage", f"{clue.host}: {clue.text}")
     return None
-
-
-def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
-    """Whether the line names a GPU of the node that is not the attempt's: on a shared node it may be another job's."""
-    match = _ADDRESS.search(clue.text)
-    outcome = outcome_of(ended, clue.host)
-    if match is None or outcome is None or outcome.gpus is None:
-        return False
-    ours = outcome.gpus.addresses
-    return bool(ours) and f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower() not in ours
 
 
 def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
@@ -82,15 +53,11 @@ def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
     return None
 
 
-def _of_node(kind: FailureClass, clue: Clue, rule: str) -> Verdict:
-    return clue.verdict(kind, rule, f"{clue.host}: {clue.text}")
-
-
 # -- memory ---------------------------------------------------------------------------------------------------
 
 
 def out_of_memory(ended: Ended) -> Verdict | None:
-    """Return the verdict on host memory that ran out, by Slurm, the control group or the kernel log."""
+    """Return the verdict on host memory that ran out, by Slurm or the control group."""
     proof = _host_memory(ended)
     return _host_oom(ended, *proof) if proof else None
 
@@ -131,9 +98,6 @@ def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
     killed = next((o for o in ended.outcomes if o.oom_kills), None)
     if killed:
         return Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom"
-    clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
-    if clue:
-        return clue, "kernel-oom"
     return None
 
 
@@ -185,18 +149,6 @@ def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tupl
         reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
         return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
     return kind, "", ""
-
-
-def _killed_ours(clue: Clue, ended: Ended) -> bool:
-    """Return whether the kernel killed a process of this attempt: on a shared node it may have been a neighbour's."""
-    outcome = outcome_of(ended, clue.host)
-    pids = {int(pid) for groups in KERNEL_OOM.findall(clue.text) for pid in groups if pid}
-    if not pids or outcome is None:
-        return False
-    if pids & rank_pids(outcome):
-        return True
-    unexplained = bool(silent_ranks(ended)) and death_signal(ended) == signal.SIGKILL and not rank_pids(outcome)
-    return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

@@ -339,16 +339,6 @@ USER_ACTIONS = {
 }
 """The failure class that has the policy of a user's action."""
 
-KERNEL_STORAGE = re.compile(
-    r"I/O error, dev |nfs: server \S+ not responding|Remounting filesystem read-only|lost connection to .* lustre"
-    r"|LustreError: .*evicted",
-    re.IGNORECASE,
-)
-"""Kernel messages about storage that does not respond."""
-
-KERNEL_OOM = re.compile(r"Kill(?:ed)? process (\d+)|oom-kill:.*\bpid=(\d+)|oom_reaper: reaped process (\d+)")
-"""Kernel messages about a process killed for lack of memory."""
-
 
 def first(scene: Scene, text: str, rules: tuple[Rule, ...] = RULES) -> Rule | None:
     """Return the first of the rules that holds for an error with this text."""

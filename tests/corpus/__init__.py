@@ -1,4 +1,4 @@
-"""Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
+"""Labelled attempts that ended: what torch, NCCL, DeepSpeed and Slurm say, and the class that it comes to.
 
 A file holds `batch`, `family` and `cases`. The rules were written with batch 1 at hand, and first judged the later ones
 without having seen them. A family is a subject, such as storage; by default the file's name says it. Batches 5 to 7 are
@@ -20,7 +20,7 @@ case has `name`, `label` and what was left behind:
       ranks     by number or range: an exit code, "silent" (or the negative number of the signal), "silent @12.5"
                 (gone at 12.5 s), or "12.5 Type: message", with `trace` after "at" and "error" where it matters
       log, rank_logs   text of the launcher's and of ranks' logs; "@repeat N text" stands for N lines, {} for the number
-      exit, by, ending, steps [start, last], oom_kills, kernel ["12.0 text"], gpus {asked, before, after} (GiB of 80)
+      exit, by, ending, steps [start, last], oom_kills, gpus {asked, before, after} (GiB of 80)
     agent_log of Slurm's own file, where no agent left an outcome
     asked     nodes of the attempt, where some left nothing
     own       a script of the user's own decides what is complete; cpu: the ranks train on the CPU
@@ -42,7 +42,6 @@ import yaml
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
-from dscampaign.jobs.agent.node_facts import KernelLine
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.evidence import Ended
 
@@ -129,7 +128,6 @@ def _outcome(raw: Mapping[str, Any], node_rank: int, case: Mapping[str, Any]) ->
     start, last = raw.get("steps", case.get("steps", [0, None]))
     logs = {f"t_rank{rank}.log": text for rank, text in raw.get("rank_logs", {}).items()}
     logs[f"launcher-{node_rank}.log"] = raw.get("log", "")
-    kernel = (line.split(" ", 1) for line in raw.get("kernel", []))
     share = raw.get("memory_peak")
     return NodeOutcome(
         generation=1,
@@ -147,7 +145,6 @@ def _outcome(raw: Mapping[str, Any], node_rank: int, case: Mapping[str, Any]) ->
         oom_kills=raw.get("oom_kills", 0),
         ending_s=raw.get("ending"),
         gpus=_gpus(raw["gpus"]) if "gpus" in raw else None,
-        kernel=tuple(KernelLine(float(ts), text) for ts, text in kernel),
         memory_peak_bytes=int(share * 64 * GIB) if share else None,
         memory_peak_of="processes" if share else "",
         memory_limit_bytes=64 * GIB if share else None,

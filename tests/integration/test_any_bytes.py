@@ -53,7 +53,7 @@ _OUTCOME = asdict(
     NodeOutcome(
         *(1, "1_0", 0, "n", 1, "", 100.0, 160.0, 0, 3),
         ranks=(RankEnd(0, 1, {"type": "builtins.OSError", "message": "m", "trace": ["t"], "causes": [], "ts": 120.0}),),
-        gpus=GpuFacts(1, (Gpu("0", 1, 2, "a"),), ()),
+        gpus=GpuFacts(1, (Gpu("0", 1, 2),), ()),
     )
 )
 _DOCUMENTS: dict[str, list[dict[str, Any]]] = {

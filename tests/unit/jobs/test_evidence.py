@@ -18,7 +18,6 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.jobs.agent import evidence
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
-from dscampaign.jobs.agent.node_facts import KernelLine
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -40,7 +39,6 @@ OUTCOME = NodeOutcome(
     target_step=9,
     ending_s=1.5,
     gpus=GpuFacts(2, (Gpu("0", 1, 80), Gpu("1", 0, 80)), None, "gone"),
-    kernel=(KernelLine(1.2, "NVRM: Xid (PCI:0000:3b:00): 79"),),
     memory_peak_bytes=5,
     memory_peak_of="processes",
     memory_limit_bytes=7,
@@ -69,13 +67,13 @@ def test_an_outcome_is_read_as_it_was_written(paths: AttemptPaths) -> None:
 
 def test_an_outcome_of_an_older_version_is_read(paths: AttemptPaths) -> None:
     raw = asdict(OUTCOME)
-    for name in ("ending_s", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"):
+    for name in ("ending_s", "gpus", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"):
         del raw[name]
     raw["ranks"] = [{name: rank[name] for name in ("rank", "exit", "error")} for rank in raw["ranks"]]
     write_atomically(paths.outcome(0), json.dumps(raw))
     old = NodeOutcome.read(paths.outcome(0))
     assert old is not None
-    assert (old.ranks, old.gpus, old.kernel, old.ending_s) == (OUTCOME.ranks, None, (), None)
+    assert (old.ranks, old.gpus, old.ending_s) == (OUTCOME.ranks, None, None)
 
 
 def test_an_outcome_of_a_later_version_is_read(paths: AttemptPaths) -> None:
@@ -98,7 +96,6 @@ _RANK = {"rank": 0, "exit": 1}
         ({"start_step": 10**30}, "start_step: Input should be less than or equal to 9007199254740992"),
         ({"ranks": [{**_RANK, "error": {"type": "X", "message": "m"}}]}, "ranks[0].error.ts: Field required"),
         ({"ranks": [{**_RANK, "error": {**_ERROR, "ts": "x"}}]}, "ranks[0].error.ts: Input should be a valid number"),
-        ({"kernel": [{"ts": -5, "text": "x"}]}, "kernel[0].ts: Input should be greater than or equal to 0"),
     ],
 )
 def test_a_malformed_outcome_says_what_is_wrong(paths: AttemptPaths, changed: dict[str, object], why: str) -> None:

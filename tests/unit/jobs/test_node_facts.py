@@ -1,10 +1,9 @@
-"""What the node itself shows: GPUs through a library that may be absent or stuck, the kernel's log, memory."""
+"""What the node itself shows: GPUs through a library that may be absent or stuck, memory."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from dscampaign.jobs.agent import gpus, node_facts
 from dscampaign.jobs.agent.gpus import Gpu, GpuWatch
-from dscampaign.jobs.agent.node_facts import KernelLine, KernelLog
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
@@ -68,39 +66,9 @@ def test_a_driver_that_is_broken_gives_its_word(nvml: FakeGpus) -> None:
     assert not facts.missing
 
 
-def record(text: str) -> bytes:
-    """A record of the kernel's log."""
-    return b"3,1,%d,-;%s\n" % (time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6, text.encode())
-
-
-def kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> list[KernelLine]:
-    """What is kept of these answers of the device, one a read, as the real one gives them."""
-    (tmp_path / "kmsg").write_bytes(b"")
-    log = KernelLog(tmp_path / "kmsg")
-    waiting = [*answers, BlockingIOError()]
-
-    def read(_file: int, _size: int) -> bytes:
-        answer = waiting.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "read", read)
-        return list(log.lines())
-
-
-def test_the_kernel_s_interesting_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun_s = time.time()
-    records = [record("usb 1-1: new device"), record("NVRM: Xid (PCI:0000:3b:00): 79"), record("Killed process 7")]
-    found = kernel_says(tmp_path, monkeypatch, *records, b"rubbish")
-    assert [line.text for line in found] == ["NVRM: Xid (PCI:0000:3b:00): 79", "Killed process 7"]
-    assert all(begun_s - 1 < line.ts < time.time() + 1 for line in found)
-
-
 def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:
     facts = node_facts.NodeFacts(0, "").end()
-    names = {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes", "machine"}
+    names = {"oom_kills", "gpus", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes", "machine"}
     assert set(facts) == names
     assert facts["oom_kills"] >= 0
     assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (None, "")  # no rank has begun
