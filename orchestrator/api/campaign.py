@@ -19,7 +19,7 @@ from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, campaign_details, run_details
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, StrPath, locate
 from dscampaign.orchestrator.campaign.plan import Plan, make_plan
-from dscampaign.orchestrator.campaign.selection import Retry, Selection, campaigns_of, find, find_run, names_of, select
+from dscampaign.orchestrator.campaign.selection import Selection, campaigns_of, find, find_run, names_of, select
 from dscampaign.orchestrator.campaign.status import (
     MOST_WATCHED,
     CampaignStatus,
@@ -211,9 +211,9 @@ class Campaign:
         """
         store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)
-        _require(large(self._location.settings, len(plan.again), plan.hours), yes=yes)
-        desired.retry(store, row, [run.name for run in plan.again])
-        return _one_pass(store, row, then=Detaching(self._location.settings, detach) if plan.again else None)
+        _require(large(self._location.settings, len(plan.changed), plan.hours), yes=yes)
+        desired.retry(store, row, [run.name for run in plan.changed])
+        return _one_pass(store, row, then=Detaching(self._location.settings, detach) if plan.changed else None)
 
     def selected(self, *runs: str) -> tuple[Store, CampaignRow, Selection]:
         """Return the store, the campaign's row, and the runs with these names or patterns; all without any."""
@@ -247,7 +247,7 @@ def _texts(*values: object) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, cancelled: bool = False) -> Retry:
+def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, cancelled: bool = False) -> desired.Effect:
     """Return the runs that a retry begins again; with `cancelled` of all runs also cancelled ones.
 
     Raises UserError if named runs cannot be retried, or the store cannot be written.
@@ -256,8 +256,8 @@ def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, can
     names = names_of(store, campaign, chosen)
     unnamed = bool(chosen.names) and not chosen.states
     plan = desired.what_retries(store, campaign, names, cancelled=cancelled, unnamed=unnamed)
-    if names and not plan.again and not plan.may_follow:
-        desired.retry(store, campaign, names)  # reports why it cannot
+    if unnamed and not plan.changed:
+        desired.require_retried(plan.left)
     return plan
 
 

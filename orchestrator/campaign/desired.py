@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,20 @@ from sqlalchemy import Connection
 from dscampaign import __version__
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
-from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState, Stage
+from dscampaign.db.states import (
+    ABSENT,
+    CANCELLING,
+    ENDED_RUN,
+    REMOVED,
+    RETRYABLE_RUN,
+    UNNAMED,
+    WANTED,
+    WANTED_YET,
+    CauseCode,
+    RunState,
+    Stage,
+    shown_state,
+)
 from dscampaign.db.store import Store
 from dscampaign.files.ownership import distrust, user_name
 from dscampaign.files.private_files import make_private
@@ -26,6 +40,7 @@ from dscampaign.orchestrator.commands import in_pieces, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.local import local_gpus
+from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
 from dscampaign.orchestrator.reconcile.follow_ups import follow_ups_of
 from dscampaign.orchestrator.reconcile.notify import require
@@ -41,7 +56,7 @@ from dscampaign.orchestrator.user_files import expanded
 from .code_copies import CodeCopies, has_code
 from .code_tree import git
 from .diff import SpecDiff, as_kept, merge
-from .selection import Cancellation, Retry, cancellation_of, retry_of, shown_to_user
+from .gpu_hours import GpuHours, ToRun, hours_of, jobs_of
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
 """Columns of a stored run in the spec that submitting may change."""
@@ -194,30 +209,56 @@ def _require_usable(submission: Submission, store: Store | None, campaign: Campa
                 raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
 
 
-def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Mark these runs, or all, as cancelled, also failed ones; return those that are still to end."""
+@dataclass(frozen=True)
+class Effect:
+    """The effect of `cancel` or `retry`: runs that end or begin again, those without another attempt, and the rest."""
+
+    verb: str
+    changed: Sequence[RunRow]
+    left: Sequence[RunRow]
+    given_up: Sequence[RunRow] = ()
+
+    @property
+    def text(self) -> str:
+        """The effect as text: `3 runs to retry: 2 failed, 1 held`, and the runs with less or no effect."""
+        number = count(len(self.changed), "run") if self.changed else "nothing"
+        lines = [f"{number} to {self.verb}" + (f": {_counted(self.changed)}" if self.changed else "")]
+        lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
+        return "\n".join([*lines, *([f"unchanged: {_counted(self.left)}"] if self.left else [])])
+
+    @property
+    def hours(self) -> GpuHours:
+        """The GPU-hours that the jobs of a retry can use within their time limits; 0 without Slurm."""
+        attempts = (ToRun(run, run_config(run)) for run in self.changed)
+        return hours_of(jobs_of(attempt for attempt in attempts if attempt.config.executor == "slurm"))
+
+
+def _counted(runs: Iterable[RunRow]) -> str:
+    absent = "no longer in the spec"
+    shown = Counter(absent if run.desired in UNNAMED else str(shown_state(run.state, run.desired)) for run in runs)
+    return ", ".join(f"{number:,} {noun}" for noun, number in shown.items())
+
+
+def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Effect:
+    """Mark these runs, or all, as cancelled, also failed ones."""
     with store.write() as conn:
-        cancellation = cancellation_of(_chosen(conn, campaign, names))
-        everything = (*cancellation.ending, *cancellation.given_up, *cancellation.left)
-        marked = [run for run in everything if run.desired in WANTED and run.state is not RunState.COMPLETED]
-        for some in in_pieces("runs marked", marked):
+        runs = _chosen(conn, campaign, names)
+        wanted = [run for run in runs if run.desired in WANTED and run.state is not RunState.COMPLETED]
+        for some in in_pieces("runs marked", wanted):
             queries.change_runs(
                 conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
             )
             events = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
             queries.add_events(conn, campaign.id, list(events))
-    return list(cancellation.ending)
-
-
-def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
-    """Return the effect of cancelling these runs, or all."""
-    with store.read() as conn:
-        return cancellation_of(_chosen(conn, campaign, names))
+    given_up = [run for run in wanted if run.state in (RunState.FAILED, RunState.SCREENED)]
+    chosen = {run.id for run in given_up}
+    left = [run for run in runs if run.state in ENDED_RUN and run.id not in chosen]
+    return Effect("cancel", [run for run in runs if run.state not in ENDED_RUN], left, given_up)
 
 
 def what_retries(
     store: Store, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False, unnamed: bool = True
-) -> Retry:
+) -> Effect:
     """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
 
     Of all, and without `unnamed`, runs that the spec no longer names stay.
@@ -227,13 +268,24 @@ def what_retries(
 
 
 def _what_retries(
-    conn: Connection, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool, unnamed: bool
-) -> Retry:
-    early = None if names is None else {run.run_id for run in queries.status(conn, campaign.id) if run.early}
-    return retry_of(_chosen(conn, campaign, names), early, cancelled=cancelled, unnamed=unnamed)
+    conn: Connection,
+    campaign: CampaignRow,
+    names: Collection[str] | None,
+    *,
+    cancelled: bool = False,
+    unnamed: bool = True,
+) -> Effect:
+    runs, states, early = _chosen(conn, campaign, names), RETRYABLE_RUN, set[int]()
+    if names is None:
+        unnamed, states = False, frozenset({RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] * cancelled)})
+    else:
+        early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
+    possible = (run for run in runs if run.state in states or run.id in early)
+    again = {run.id: run for run in possible if unnamed or run.desired not in UNNAMED}
+    return Effect("retry", [*again.values()], [run for run in runs if run.id not in again])
 
 
-def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
+def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Sequence[RunRow]:
     """Mark these runs, or all that failed or are held, for retry with fresh budgets; return those that this changes.
 
     They get the present code. If they are held for variables that this shell lacks, the campaign goes on without these.
@@ -242,17 +294,20 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     spec, origin = Path(campaign.provenance.get("spec", "")), Origin.of(campaign.provenance)
     copies = CodeCopies(Path(campaign.dir), spec, Path(origin.workdir), make=True)
     check_kept(campaign)
+    codes = {}
     with store.read() as conn:
-        codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
+        for run in _to_retry(conn, campaign, names):
+            code = copies.of(run_config(run))
+            codes[run.id] = run.code if code.why and has_code(run) else code.hash  # its script may be out of reach
     with store.write() as conn:
         chosen = _to_retry(conn, campaign, names)
         values: dict[str, Any] = {"state": RunState.PENDING, "reason": "", "not_before_s": None}
         changed, events = {}, []
         for run in chosen:
-            code = codes.get(run.id, run.code)
+            now = codes.get(run.id, run.code)
             desired = WANTED_YET if run.desired in UNNAMED else "run"
-            changed[run.id] = {**values, "desired": desired, "retry_epoch": run.retry_epoch + 1, "code": code}
-            message = f"retried by the user{f' with code {code}' if code != run.code else ''}"
+            changed[run.id] = {**values, "desired": desired, "retry_epoch": run.retry_epoch + 1, "code": now}
+            message = f"retried by the user{f' with code {now}' if now != run.code else ''}"
             events.append(queries.NewEvent("retry.asked", message, run.id))
         queries.change_runs(conn, changed)
         queries.add_events(conn, campaign.id, events)
@@ -260,20 +315,20 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     return chosen
 
 
-def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    retry = _what_retries(conn, campaign, names, cancelled=False, unnamed=True)
-    if names is not None and retry.left:
-        first = shown_to_user(retry.left[0])
+def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> Sequence[RunRow]:
+    effect = _what_retries(conn, campaign, names)
+    if names is not None:
+        require_retried(effect.left)
+    return effect.changed
+
+
+def require_retried(left: Sequence[RunRow]) -> None:
+    """Raise UserError if a retry by name leaves runs out."""
+    if left:
+        state = shown_state(left[0].state, left[0].desired)
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"
-        hint = "it can be retried once it has ended" if first == CANCELLING else hint
-        raise UserError(f"run {retry.left[0].name} is {first}", hint)
-    return list(retry.again)
-
-
-def _code_now(run: RunRow, copies: CodeCopies) -> str:
-    """Return the present code of a run, or its own if the script cannot be read from this machine."""
-    code = copies.of(run_config(run))
-    return run.code if code.why and has_code(run) else code.hash
+        hint = "it can be retried once it has ended" if state == CANCELLING else hint
+        raise UserError(f"run {left[0].name} is {state}", hint)
 
 
 def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[RunRow]) -> None:

@@ -1,4 +1,4 @@
-"""Diagnose the end of a job of anybody's with the campaign's classifier: from logs, records and Slurm's state."""
+"""Diagnose the end of a job of anybody's with the campaign's classifier: from logs and Slurm's state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Sureness, Verdict, headline
 
-from .foreign_logs import END_LINES, JobEvidence, Proof, SeenFile, Stream, gather
+from .foreign_logs import END_LINES, Proof, SeenFile, Stream, gather
 
 _BY_SLURM: Final = {
     "CANCELLED": re.compile(r"\*\*\* JOB (\S+) ON (\S+) CANCELLED AT \S+ \*\*\*"),
@@ -91,19 +91,19 @@ class _Death:
 
 def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     """Judge the evidence of files and Slurm. Raises UserError as `gather`."""
-    evidence = gather(paths)
-    death, view = _first_death(evidence), job.view if job and job.view.terminal else None
-    by_log = None if view else _slurms_report(evidence)
-    ended = _ended(evidence, death, by_log[0] if by_log else view)
+    streams, files = gather(paths)
+    death, view = _first_death(streams), job.view if job and job.view.terminal else None
+    by_log = None if view else _slurms_report(streams)
+    ended = _ended(streams, death, by_log[0] if by_log else view)
     verdict = _root_cause(ended)
     if verdict.sure is Sureness.UNSURE and verdict.line is None:
-        verdict = _before_any_program(ended, evidence) or verdict
-    explained = _explained(verdict, ended, evidence, death, by_log[1] if by_log else None)
+        verdict = _before_any_program(ended, streams) or verdict
+    explained = _explained(verdict, ended, streams, death, by_log[1] if by_log else None)
     if explained.kind is None and view and view.state == "COMPLETED":
-        proof = Proof("slurm", None, None, f"{view.state} {view.exit_code}")
+        proof = Proof("slurm", None, f"{view.state} {view.exit_code}")
         explained = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
     alone = view.nodes if view and re.fullmatch(r"[\w.-]+", view.nodes) else None
-    return replace(explained, job=job, files=evidence.files, node=explained.node or alone)
+    return replace(explained, job=job, files=files, node=explained.node or alone)
 
 
 def _root_cause(ended: Ended) -> Verdict:
@@ -116,12 +116,11 @@ def _root_cause(ended: Ended) -> Verdict:
     return earlier if is_known else verdict
 
 
-def _before_any_program(ended: Ended, evidence: JobEvidence) -> Verdict | None:
+def _before_any_program(ended: Ended, streams: Sequence[Stream]) -> Verdict | None:
     """The message of the batch script's shell about its own end; without Slurm's exit code, as if that fitted."""
     job = ended.job or JobView("", 0, "", "FAILED")
-    alone = replace(
-        ended, outcomes=(), agent_lines=_lines(enumerate(evidence.streams)), known_last_step=ended.last_step
-    )
+    lines = _lines(enumerate(streams))
+    alone = replace(ended, outcomes=(), agent_lines=lines, known_last_step=ended.last_step)
     for code in [ended.job.exit_code] if ended.job else ("127:0", "126:0", "2:0"):
         verdict = classify(replace(alone, job=job._replace(exit_code=code)))
         if verdict.line and verdict.line.file != "slurm":
@@ -129,7 +128,9 @@ def _before_any_program(ended: Ended, evidence: JobEvidence) -> Verdict | None:
     return None
 
 
-def _explained(verdict: Verdict, ended: Ended, evidence: JobEvidence, death: _Death, slurm: Proof | None) -> Explained:
+def _explained(
+    verdict: Verdict, ended: Ended, streams: Sequence[Stream], death: _Death, slurm: Proof | None
+) -> Explained:
     kind: FailureClass | None = verdict.kind
     line, reason = verdict.line, verdict.reason
     clues = [*ended.errors, *ended.log_clues]
@@ -137,8 +138,8 @@ def _explained(verdict: Verdict, ended: Ended, evidence: JobEvidence, death: _De
         own = (clue for clue in clues if ends_a_program(clue.text) and not _SLURM_SPEAKS.match(clue.text))
         last = next((clue for clue in own if not (death.number and clue.is_cascade)), None)
         kind, reason, line = (FailureClass.CRASH, headline(last.text), last.line) if last else (None, "", None)
-    proof = _proof(line, evidence, slurm) if line else None
-    made_up = not evidence.outcomes and (kind is None or (line is not None and line.file in _MADE_UP))
+    proof = _proof(line, streams, slurm) if line else None
+    made_up = kind is None or (line is not None and line.file in _MADE_UP)
     if made_up and death.proof and (death.number or death.starved):
         kind, proof = verdict.kind, death.proof
         who = "a process" if death.rank is None else f"rank {death.rank}"
@@ -153,34 +154,31 @@ def _explained(verdict: Verdict, ended: Ended, evidence: JobEvidence, death: _De
     return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, proof, rank, host or None)
 
 
-def _proof(line: LogLine, evidence: JobEvidence, slurm: Proof | None) -> Proof:
+def _proof(line: LogLine, streams: Sequence[Stream], slurm: Proof | None) -> Proof:
     if line.file == "slurm" and slurm:
         return slurm
-    if stream := next((item for place, item in enumerate(evidence.streams) if item.name(place) == line.file), None):
+    if stream := next((item for place, item in enumerate(streams) if item.name(place) == line.file), None):
         return stream.proof(line.number - 1, line.text)
-    paths = (path for folder in evidence.folders for path in (folder / line.file, folder / "logs" / line.file))
-    file = next((str(path) for path in paths if path.exists()), line.file)
-    return Proof(file, line.number or None, None, line.text)
+    return Proof(line.file, line.number or None, line.text)
 
 
 # -- reports of Slurm and of launchers in a log -------------------------------------------------------------------
 
 
-def _slurms_report(evidence: JobEvidence) -> tuple[JobView, Proof] | None:
-    for stream, first, text in evidence.ends:
+def _slurms_report(streams: Sequence[Stream]) -> tuple[JobView, Proof] | None:
+    for stream in streams:
         for state, pattern in _BY_SLURM.items():
-            if match := pattern.search(text):
-                at = first + text.count("\n", 0, match.start())
-                return JobView("", 0, match[1], state, nodes=match[2]), stream.proof(at)
+            if report := stream.find(pattern):
+                return JobView("", 0, report[0][1], state, nodes=report[0][2]), stream.proof(report[1])
     return None
 
 
-def _first_death(evidence: JobEvidence) -> _Death:
+def _first_death(streams: Sequence[Stream]) -> _Death:
     for pattern in _ENDS:
-        for stream, first, text in evidence.ends:
-            if match := pattern.search(text):
-                proof = stream.proof(first + text.count("\n", 0, match.end()))
-                return _death({name: value for name, value in match.groupdict().items() if value}, stream, proof)
+        for stream in streams:
+            if report := stream.find(pattern):
+                fields = {name: value for name, value in report[0].groupdict().items() if value}
+                return _death(fields, stream, stream.proof(report[1]))
     return _Death()
 
 
@@ -196,36 +194,24 @@ def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
 # -- the classifier's evidence ------------------------------------------------------------------------------------
 
 
-def _ended(evidence: JobEvidence, death: _Death, job: JobView | None) -> Ended:
-    outcomes = evidence.outcomes or list(_outcomes(evidence, death, job))
-    return Ended(
-        job,
-        outcomes,
-        nodes=max(1, len(outcomes)),
-        target_step=None,
-        steps_decide=False,
-        on_cpu=False,
-        agent_lines=_lines(enumerate(evidence.streams)) if evidence.outcomes else (),
-        host_memory=("`--mem`", ""),
-    )
+def _ended(streams: Sequence[Stream], death: _Death, job: JobView | None) -> Ended:
+    outcomes = list(_outcomes(streams, death, job))
+    nodes = max(1, len(outcomes))
+    return Ended(job, outcomes, nodes, target_step=None, steps_decide=False, on_cpu=False, host_memory=("`--mem`", ""))
 
 
 def _lines(streams: Iterable[tuple[int, Stream]]) -> tuple[LogLine, ...]:
     return tuple(line for place, stream in streams for line in pick(stream.name(place), stream.texts))
 
 
-def _outcomes(evidence: JobEvidence, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
+def _outcomes(streams: Sequence[Stream], death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
     """The records that agents would have written: one for each node that a log names, or one for all."""
-    if not evidence.streams and not evidence.ranks:
-        return
-    newest_s = max((rank.error["ts"] for rank in evidence.ranks if rank.error), default=0.0)
-    ended_s = (job.ended_s if job else None) or newest_s + 60.0
     hosts: dict[str, list[tuple[int, Stream]]] = defaultdict(list)
-    for place, stream in enumerate(evidence.streams):
+    for place, stream in enumerate(streams):
         hosts[stream.host].append((place, stream))
-    for node_rank, (host, streams) in enumerate(hosts.items() or [("", [])]):
+    for node_rank, (host, own) in enumerate(hosts.items()):
         dies_here = host in ("", death.host) or not death.host
-        steps = [read.step for _, other in streams for text in other.texts[-END_LINES:] if (read := read_line(text))]
+        steps = [read.step for _, other in own for text in other.texts[-END_LINES:] if (read := read_line(text))]
         yield NodeOutcome(
             generation=1,
             job_id=job.job_id if job else "",
@@ -234,10 +220,10 @@ def _outcomes(evidence: JobEvidence, death: _Death, job: JobView | None) -> Iter
             launcher_exit=256 - death.number if death.number and dies_here else 1,
             ended_by="",
             started_s=0.0,
-            ended_s=ended_s,
+            ended_s=(job.ended_s if job else None) or 60.0,
             start_step=0,
             last_step=max(steps, default=None),
-            ranks=(evidence.ranks if not node_rank else ()) or (RankEnd(death.rank or 0, None, None),),
-            lines=_lines(streams),
+            ranks=(RankEnd(death.rank or 0, None, None),),
+            lines=_lines(own),
             oom_kills=int(death.starved and dies_here),
         )

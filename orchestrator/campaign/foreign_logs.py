@@ -1,4 +1,4 @@
-"""The logs and records that somebody names, taken apart by rank and node. Only reads.
+"""The logs that somebody names, taken apart by rank and node. Only reads.
 
 Of a huge log the beginning and the end are read; labels of srun, torchrun, mpirun and pdsh take it apart by rank.
 """
@@ -18,10 +18,8 @@ from typing import Final
 
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_regular
-from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
-from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.job_array import read_payload
-from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.formatting import printable
@@ -29,6 +27,7 @@ from dscampaign.orchestrator.formatting import printable
 FILE_BYTES: Final = 8 << 20  # bytes read of a log: a quarter from its beginning, the rest from its end
 ALL_BYTES: Final = 256 << 20
 _LINE_BYTES: Final = 8192
+_BLOCK_BYTES: Final = 1 << 20
 END_LINES: Final = 400  # last lines of each rank's log, in which launchers report how processes ended
 _LOG_NAME: Final = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|\.[oe]\d+$|^std(?:out|err)$")
 _RANK_IN_NAME: Final = re.compile(
@@ -43,11 +42,10 @@ _PDSH: Final = re.compile(r"(?=\S*\d)([A-Za-z][\w.-]*): ")
 
 @dataclass(frozen=True)
 class Proof:
-    """Where a line stands: its number from 1, or, of the end of a huge file, its number from the end, from 1."""
+    """Where a line stands: its number from 1, None for a report of Slurm."""
 
     file: str
     line: int | None
-    line_from_end: int | None
     text: str
 
 
@@ -62,7 +60,7 @@ class SeenFile:
 
 @dataclass
 class Stream:
-    """The lines of a rank or node in a file; numbers below 0 count from the file's end."""
+    """The lines of a rank or node in a file."""
 
     path: Path
     rank: int | None
@@ -76,25 +74,13 @@ class Stream:
 
     def proof(self, index: int, text: str = "") -> Proof:
         """Return where a line stands in the file; `text` instead of its own."""
-        number = self.numbers[index]
-        return Proof(str(self.path), max(number, 0) or None, max(-number, 0) or None, text or self.texts[index].strip())
+        return Proof(str(self.path), self.numbers[index], text or self.texts[index].strip())
 
-
-@dataclass
-class JobEvidence:
-    """The input: logs, and of an attempt of ours the records of its nodes or at least of its ranks."""
-
-    streams: list[Stream] = field(default_factory=list)
-    outcomes: list[NodeOutcome] = field(default_factory=list)
-    ranks: tuple[RankEnd, ...] = ()
-    folders: list[Path] = field(default_factory=list)
-    files: list[SeenFile] = field(default_factory=list)
-
-    @property
-    def ends(self) -> Iterator[tuple[Stream, int, str]]:
-        """The last lines of each stream, and the index of the first of them."""
-        for stream in self.streams:
-            yield stream, max(0, len(stream.texts) - END_LINES), "\n".join(stream.texts[-END_LINES:])
+    def find(self, pattern: re.Pattern[str]) -> tuple[re.Match[str], int] | None:
+        """Find a report of an end among its last lines; return the match and the index of its last line."""
+        match = pattern.search("\n".join(self.texts[-END_LINES:]))
+        first = max(0, len(self.texts) - END_LINES)
+        return (match, first + match.string.count("\n", 0, match.end())) if match else None
 
 
 def files_of(job: OneJob) -> list[Path]:
@@ -109,61 +95,39 @@ def files_of(job: OneJob) -> list[Path]:
     return logs
 
 
-def gather(paths: Sequence[Path]) -> JobEvidence:
-    """Read logs, folders of logs and folders of attempts. Raises UserError if one cannot be read, or holds no logs."""
-    evidence, logs = JobEvidence(), []
+def gather(paths: Sequence[Path]) -> tuple[list[Stream], list[SeenFile]]:
+    """Read logs, and folders of logs. Raises UserError if one cannot be read, or holds no logs."""
+    streams, files, logs = list[Stream](), list[SeenFile](), list[Path]()
     for path in paths:
-        if path.is_dir():
-            logs += _of_folder(path, evidence)
-        else:
-            logs.append(path)
+        inside = (Path(top, name) for top, _, names in os.walk(path) for name in names if _LOG_NAME.search(name))
+        logs += sorted(inside) if path.is_dir() else [path]
+    if paths and not logs:
+        raise UserError(f"no logs in {paths[0]}", "name the files: `campaign diagnose FILE...`")
     most = min(FILE_BYTES, ALL_BYTES // max(1, len(logs)))
     for log in logs:
-        evidence.streams += _streams(log, _pieces(log, most, evidence))
-    return evidence
+        streams += _streams(log, _pieces(log, most, files))
+    return streams, files
 
 
-def _of_folder(folder: Path, evidence: JobEvidence) -> list[Path]:
-    """Return the logs in a folder; of an attempt of ours also its records."""
-    paths = AttemptPaths(folder)
-    try:
-        records = sorted(path for path in folder.iterdir() if re.fullmatch(r"outcome-\d+\.json", path.name))
-        for path in records:
-            evidence.outcomes += filter(None, [NodeOutcome.load(path)])
-    except (OSError, Unreadable) as error:
-        raise UserError(f"cannot read {folder}: {getattr(error, 'strerror', None) or error}") from None
-    numbers = (re.search(r"\d+", path.name) for path in paths.ranks.glob("rank-*.json"))
-    ranks = sorted(int(number[0]) for number in numbers if number)
-    if records or ranks:
-        evidence.folders.append(folder)
-        evidence.ranks += rank_ends(paths, ranks)
-        return [] if evidence.outcomes else sorted(paths.logs.glob("*.log"))
-    logs = [Path(top, name) for top, _, files in os.walk(folder) for name in files if _LOG_NAME.search(name)]
-    if not logs:
-        raise UserError(f"no logs in {folder}", "name the files: `campaign diagnose FILE...`")
-    return sorted(logs)
-
-
-def _pieces(log: Path, most: int, evidence: JobEvidence) -> Iterator[tuple[int, str]]:
+def _pieces(log: Path, most: int, files: list[SeenFile]) -> Iterator[tuple[int, str]]:
     """A log's lines and their numbers, without escape sequences; each turn of a progress bar is a line."""
     try:
         with io.BufferedReader(open_regular(log)) as file:
             size = os.fstat(file.fileno()).st_size
-            head = file.read(most if size <= most else most // 4)
-            tail = b""
+            head, tail, passed = file.read(most if size <= most else most // 4), b"", 0
             if size > most:
-                file.seek(len(head) - most, os.SEEK_END)
+                for left in range(size - most, 0, -_BLOCK_BYTES):
+                    passed += file.read(min(left, _BLOCK_BYTES)).count(b"\n")
                 tail = file.read(most - len(head))
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise UserError(f"cannot read {log}: {reason}") from None
     if head.startswith(b"\x1f\x8b"):
         raise UserError(f"{log} is compressed", f"`gunzip {log}` first")
-    evidence.files.append(SeenFile(str(log), size, len(head) + len(tail)))
-    first = head.split(b"\n")
-    last = tail.split(b"\n")[1:]  # the first is torn
-    last = last[:-1] if last and not last[-1] else last
-    for number, line in chain(enumerate(first[: -1 if tail else None], 1), enumerate(last, -len(last))):
+    files.append(SeenFile(str(log), size, len(head) + len(tail)))
+    first, last = head.split(b"\n"), tail.split(b"\n")[1:]  # each is torn at the gap
+    numbered = enumerate(first[: -1 if tail else None], 1), enumerate(last, len(first) + passed + 1)
+    for number, line in chain(*numbered):
         for turn in line.split(b"\r"):
             if turn.strip():
                 text = turn[:_LINE_BYTES].decode(errors="replace")

@@ -6,21 +6,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow, RunStatus
-from dscampaign.db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import UserError, nearest
-from dscampaign.orchestrator.formatting import count, some
+from dscampaign.orchestrator.formatting import some
 
 from .location import PlaceOptions, StrPath, locate
 from .titles import Candidate, candidates, matching, unambiguous
-
-if TYPE_CHECKING:
-    from .gpu_hours import GpuHours
 
 
 class _Counted(Protocol):
@@ -87,93 +84,6 @@ class Selection:
         """Return that there is no such run: `no run of sweep is failed or held`."""
         condition = f" that matches {' or '.join(self.words)}" if self.words else ""
         return f"no run of {campaign}{condition} is {' or '.join(state for state in RunState if state in self.states)}"
-
-
-@dataclass(frozen=True)
-class Cancellation:
-    """Runs to end, ended runs that are not to be tried again, and runs that stay as they are."""
-
-    ending: Sequence[RunRow]
-    given_up: Sequence[RunRow]
-    left: Sequence[RunRow]
-
-    @property
-    def text(self) -> str:
-        """The effect as text: `cancelling 3 runs`, and the runs with less or no effect."""
-        runs = [*self.given_up, *self.left]
-        why = f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no chosen run is queued or running"
-        nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {why}"
-        lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
-        lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
-        lines += [f"unchanged: {_counted(self.left)}"] if self.left and self.ending else []
-        return "\n".join(lines)
-
-
-def cancellation_of(runs: Sequence[RunRow]) -> Cancellation:
-    """Return the effect of cancelling these runs."""
-    tried = (RunState.FAILED, RunState.SCREENED)
-    given_up = [run for run in runs if run.state in tried and run.desired in WANTED]
-    chosen = {run.id for run in given_up}
-    left = [run for run in runs if run.state in ENDED_RUN and run.id not in chosen]
-    return Cancellation([run for run in runs if run.state not in ENDED_RUN], given_up, left)
-
-
-@dataclass(frozen=True)
-class Retry:
-    """Runs that a retry begins again, and runs that it leaves as they are."""
-
-    again: Sequence[RunRow]
-    left: Sequence[RunRow]
-
-    @property
-    def text(self) -> str:
-        """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and the runs that stay."""
-        number = len(self.again)
-        line = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
-        return line + (f"\nunchanged: {_counted(self.left)}" if self.left else "")
-
-    @property
-    def may_follow(self) -> tuple[str, str] | None:
-        """The argument behind the campaign's name for the runs that it leaves, and a description; None for nothing."""
-        left = [run for run in self.left if run.state in RETRYABLE_RUN]
-        if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
-            return "--all", "for the cancelled runs"
-        if any(run.desired in UNNAMED for run in left):
-            return "RUN", "for a run that is no longer in the spec"
-        return ("RUN", "for a run that the screening left out") if left else None
-
-    @property
-    def hours(self) -> GpuHours:
-        """The GPU-hours that their jobs can use within their time limits; 0 without Slurm."""
-        from dscampaign.orchestrator.executors.job_request import run_config  # with pydantic, which a status needs not
-
-        from .gpu_hours import ToRun, hours_of, jobs_of
-
-        attempts = (ToRun(run, run_config(run)) for run in self.again)
-        return hours_of(jobs_of(attempt for attempt in attempts if attempt.config.executor == "slurm"))
-
-
-def _counted(runs: Iterable[RunRow]) -> str:
-    shown = ("no longer in the spec" if run.desired in UNNAMED else shown_to_user(run) for run in runs)
-    return ", ".join(f"{number:,} {noun}" for noun, number in Counter(shown).items())
-
-
-def retry_of(runs: Sequence[RunRow], early: Collection[int] | None, *, cancelled: bool, unnamed: bool) -> Retry:
-    """Return the chosen runs that can be retried; of all (`early` is None), those that the user did not give up.
-
-    `early` has the ids of runs that completed early. Without `unnamed`, runs that the spec no longer names stay.
-    """
-    states = RETRYABLE_RUN
-    if early is None:
-        unnamed, states = False, frozenset({RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] * cancelled)})
-    possible = (run for run in runs if run.state in states or run.id in (early or ()))
-    again = {run.id: run for run in possible if unnamed or run.desired not in UNNAMED}
-    return Retry([*again.values()], [run for run in runs if run.id not in again])
-
-
-def shown_to_user(run: RunRow) -> str:
-    """Return a run's state as the user sees it."""
-    return str(shown_state(run.state, run.desired))
 
 
 def open_campaign(place: PlaceOptions, name: StrPath | None) -> tuple[Store, CampaignRow]:

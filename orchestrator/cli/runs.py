@@ -163,11 +163,10 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
     if bool(chosen) is everything:
         raise UserError("which runs?", f"name them, or `{typed('cancel', campaign.name, '--all')}`")
     names = names_of(opened, campaign, chosen)
-    cancellation = desired.what_cancels(opened, campaign, names)
     with console.progress_shown(quiet=as_json):
-        changed = desired.cancel(opened, campaign, names)
-    console.echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else cancellation.text)
-    if not changed:
+        effect = desired.cancel(opened, campaign, names)
+    console.echo_err(chosen.none(campaign.name) if names == [] else effect.text)
+    if not effect.changed:
         if as_json:
             console.echo_json(status_document(opened, campaign))
         return EXIT_OK
@@ -206,17 +205,14 @@ def retry(
     if chosen and everything:
         raise UserError("which runs?", "--all or RUN, not both")
     planned = planned_retry(opened, campaign, chosen, cancelled=everything)
-    nothing = chosen and not (planned.again or planned.left)
-    console.echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if nothing else planned.text)
-    doubt = large(locate(place, words).settings, len(planned.again), planned.hours)
+    nothing = chosen and not (planned.changed or planned.left)
+    console.echo_err(chosen.none(campaign.name) if nothing else planned.text)
+    doubt = large(locate(place, words).settings, len(planned.changed), planned.hours)
     if everything or sys.stdin.isatty():  # a crontab retries failed runs however many there are
         console.confirm(doubt, "Submit?", yes, "nothing was retried")
-    desired.retry(opened, campaign, [run.name for run in planned.again])
-    if not planned.again and planned.may_follow:
-        word, note = planned.may_follow
-        console.echo_next(f"{typed('retry', campaign.name, word)}, {note}")
-    then = Detaching(locate(place, words).settings, None) if planned.again else None
-    return _one_pass(opened, campaign, as_json, changed=bool(planned.again), then=then)
+    desired.retry(opened, campaign, [run.name for run in planned.changed])
+    then = Detaching(locate(place, words).settings, None) if planned.changed else None
+    return _one_pass(opened, campaign, as_json, changed=bool(planned.changed), then=then)
 
 
 def _one_pass(

@@ -341,11 +341,8 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
     reason = clean(explained.reason) or ("" if explained.kind else "no log shows the cause")
     yield page.paint(f"{title}: {reason}" if reason else title, Style.BOLD)
     if proof := explained.proof:
-        place = source(proof.file, proof.line or 0)
-        place += f", line {proof.line_from_end:,} from its end" if proof.line_from_end else ""
-        yield page.paint(
-            f"proof: {place}{f', rule {explained.rule}' if explained.rule else ''} ({explained.sure})", Style.DIM
-        )
+        rule = f", rule {explained.rule}" if explained.rule else ""
+        yield page.paint(f"proof: {source(proof.file, proof.line or 0)}{rule} ({explained.sure})", Style.DIM)
         yield page.paint(f"       {clean(proof.text.splitlines()[0] if proof.text else '')}", Style.DIM)
     rank = f"rank {explained.rank}" if explained.rank is not None else ""
     if origin := ", ".join(filter(None, (rank, explained.node and f"node {clean(explained.node)}"))):

@@ -114,7 +114,7 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     assert main(["cancel", "demo", "depth-9"]) == 2
     capsys.readouterr()
     main(["retry"])
-    assert "next: campaign retry demo --all, for the cancelled runs" in capsys.readouterr().err
+    assert "nothing to retry\nunchanged: 2 cancelled\n" in capsys.readouterr().err
 
 
 def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, capsys: Output) -> None:

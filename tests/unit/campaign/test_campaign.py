@@ -98,7 +98,7 @@ def test_cancel_marks_unended_runs_once(world: World) -> None:
     world.record()
     set_run(world, "depth-2", state=RunState.COMPLETED)
     for _ in range(2):  # whoever asks again, as after an interruption, sees to it again
-        assert [run.name for run in campaigns.cancel(world.store, world.campaign, None)] == ["depth-1"]
+        assert [run.name for run in campaigns.cancel(world.store, world.campaign, None).changed] == ["depth-1"]
     assert [event.kind for event in world.events("cancel.asked")] == ["cancel.asked"]
     assert {run.desired for run in world.runs().values()} == {"cancel", "run"}
 
@@ -135,16 +135,13 @@ def test_a_retry_lists_the_runs_that_begin_again_and_the_rest(world: World) -> N
         return campaigns.what_retries(world.store, world.campaign, names, cancelled=cancelled).text
 
     left = "1 completed, 1 screened, 1 no longer in the spec"
-    assert text(None) == f"retrying 2 runs: 1 failed, 1 held\nunchanged: 1 cancelled, {left}"
-    assert text(None, cancelled=True) == f"retrying 3 runs: 1 failed, 1 held, 1 cancelled\nunchanged: {left}"
+    assert text(None) == f"2 runs to retry: 1 failed, 1 held\nunchanged: 1 cancelled, {left}"
+    assert text(None, cancelled=True) == f"3 runs to retry: 1 failed, 1 held, 1 cancelled\nunchanged: {left}"
     named = [f"depth-{depth}" for depth in (4, 5, 6)]
-    assert text(named) == "retrying 2 runs: 1 screened, 1 no longer in the spec\nunchanged: 1 completed"
+    assert text(named) == "2 runs to retry: 1 screened, 1 no longer in the spec\nunchanged: 1 completed"
     assert text([]) == "nothing to retry"
     found = campaigns.what_retries(world.store, world.campaign, ["depth-1", "depth-6"], unnamed=False)
-    assert ([run.name for run in found.again], found.may_follow) == (
-        ["depth-1"],
-        ("RUN", "for a run that is no longer in the spec"),
-    )
+    assert [run.name for run in found.changed] == ["depth-1"]
 
 
 def test_a_cancellation_lists_the_runs_that_end_and_the_rest(world: World) -> None:
@@ -154,14 +151,12 @@ def test_a_cancellation_lists_the_runs_that_end_and_the_rest(world: World) -> No
 
     def text(*depths: int) -> str:
         names = [f"depth-{depth}" for depth in depths]
-        return campaigns.what_cancels(world.store, world.campaign, names or None).text
+        return campaigns.cancel(world.store, world.campaign, names or None).text
 
-    assert text() == "cancelling 1 run\nno further attempt: 1 failed\nunchanged: 1 cancelled, 1 completed"
-    assert text(1) == "cancelling 1 run"
-    assert text(2) == "no job to cancel: depth-2 is already failed\nno further attempt: 1 failed"
-    assert text(3, 4) == "nothing to cancel: no chosen run is queued or running"
-    campaigns.cancel(world.store, world.campaign, None)
-    assert text(2) == "nothing to cancel: depth-2 is already failed"
+    assert text(1) == "1 run to cancel: 1 queued"
+    assert text(3, 4) == "nothing to cancel\nunchanged: 1 cancelled, 1 completed"
+    assert text(2) == "nothing to cancel\nno further attempt: 1 failed"
+    assert text() == "1 run to cancel: 1 cancelling\nunchanged: 1 failed, 1 cancelled, 1 completed"
 
 
 @pytest.mark.parametrize(

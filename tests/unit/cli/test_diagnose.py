@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.orchestrator.campaign import foreign_logs
 from dscampaign.orchestrator.cli import show as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.support.fake_slurm import FakeSlurm
-from dscampaign.tests.support.policy_world import log_lines, outcome
 
 Output = pytest.CaptureFixture[str]
 
@@ -231,22 +230,24 @@ def test_what_cannot_be_read_is_said_in_words(tmp_path: Path, capsys: Output) ->
 def test_the_folder_of_an_attempt(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "launcher-0.log").write_text("x\n")
-    lines = log_lines(*STEPS.splitlines(), "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.")
-    outcome(RankEnd(0, None, None), lines=lines).write(tmp_path / "outcome-0.json")
-    found = diagnosed(capsys, tmp_path)
-    assert (found["class"], found["proof"]["line"]) == ("host_oom", 3)
-    (tmp_path / "outcome-0.json").write_text("{}")
-    assert main(["diagnose", str(tmp_path)]) == 2
-    assert "outcome-0.json" in capsys.readouterr().err
-    (tmp_path / "outcome-0.json").unlink()
-    (tmp_path / "ranks").mkdir()
-    error = {"type": "builtins.ModuleNotFoundError", "message": "No module named 'x'", "ts": 10.0}
-    (tmp_path / "ranks" / "rank-3.json").write_text(
-        json.dumps({"rank": 3, "state": "ended", "pid": 1, "exit": 1, "error": error})
-    )
+    log = tmp_path / "logs" / "0_rank3.log"
+    log.write_text(f"{STEPS}Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n")
     found = diagnosed(capsys, tmp_path)
     assert (found["class"], found["rank"]) == ("deterministic", 3)
-    assert found["proof"]["file"] == str(tmp_path / "ranks" / "rank-3.json")
+    assert (found["proof"]["file"], found["proof"]["line"]) == (str(log), 4)
+
+
+def test_lines_of_a_huge_log_are_counted_from_its_beginning(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_logs, "FILE_BYTES", 4000)
+    monkeypatch.setattr(foreign_logs, "_BLOCK_BYTES", 333)
+    log = tmp_path / "slurm-77.out"
+    log.write_text(f"{STEPS * 500}KeyError: 'a'\n")
+    found = diagnosed(capsys, log)
+    assert (found["proof"]["line"], found["files"][0]["read_bytes"]) == (1001, 4000)
+    log.write_text(f"KeyError: 'a'\n{STEPS * 500}")
+    assert diagnosed(capsys, log)["class"] is None
 
 
 SCONTROL = """\
