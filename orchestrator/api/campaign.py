@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import CampaignRow
-from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.desired import Submission
@@ -92,7 +91,7 @@ class Campaign:
             return self.plan()._repr_html_()
         status = self.status()
         charts = len(status.runs) <= MOST_WATCHED and all(map(find_spec, ("altair", "jinja2", "numpy", "vl_convert")))
-        results = self.recommend()._repr_html_() if charts and status.counts.get(RunState.COMPLETED) else ""
+        results = self.recommend()._repr_html_() if charts and status.counts.completed else ""
         return status._repr_html_() + results
 
     def plan(self) -> Plan:

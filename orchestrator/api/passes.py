@@ -38,7 +38,7 @@ def passes(
         reconciler.close()
     status = read_status(store, campaign)
     yield outcome, status
-    done = isinstance(outcome, Pass) and not outcome.troubles and not status.reconciled_now
+    done = isinstance(outcome, Pass) and not outcome.troubles and not status.acting
     if cancelled and done and CANCELLING in status.shown_counts:
         time.sleep(CANCELLED_S)
         yield from passes(store, campaign)

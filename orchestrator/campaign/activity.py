@@ -12,7 +12,7 @@ from dscampaign.db.states import CANCELLING, AttemptState, RunState
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import clean, duration, figure, short_number, shorten, size, words
 
-from .status import CampaignStatus
+from .status import LOOKED_S, CampaignStatus
 
 LOOKS: Final[dict[str, tuple[str, str]]] = {
     RunState.PENDING: ("·", "dim"),
@@ -46,7 +46,8 @@ _PHASES: Final = {
 
 def doing(run: RunStatus, status: CampaignStatus) -> str:
     """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
-    if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
+    looked_s = status.reconciler.expires_s if status.reconciler else 0.0
+    if run.state is not RunState.RUNNING or not run.phase or looked_s <= status.now_s - LOOKED_S:
         return ""
     word = _PHASES.get(run.phase, words(clean(run.phase)))
     if word == TRAINING or run.phase_since_s is None:

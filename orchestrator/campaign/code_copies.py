@@ -15,7 +15,7 @@ from dscampaign.files import ours
 from dscampaign.files.atomic_files import sync_dir
 from dscampaign.files.ownership import Distrusted, distrust, planted
 from dscampaign.files.private_files import make_private
-from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
+from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, inner_link
 from dscampaign.jobs.shared.layout import Beside
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import is_copy
@@ -111,16 +111,6 @@ def has_code(row: RunRow) -> bool:
     return bool(row.generation and is_copy(row.code))
 
 
-def changed_files(older: str, code: Code, dir: Path) -> list[str]:
-    """Return the files that differ between an older copy and the code; none if the older one cannot be read."""
-    try:
-        before = CopyPaths(dir / Beside.CODE / older).read().files
-    except (DamagedCopy, OSError):
-        return []
-    now = code.copy.files if code.copy else {}
-    return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
-
-
 def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
     """First beside its place, then renamed: a half copy has no name that anybody looks for."""
     place = CopyPaths(codes / expected.hash)
@@ -180,11 +170,6 @@ def describe(codes: Iterable[Code]) -> list[str]:
             lines.append(f"code: used in place, not copied: {code.why}")
         elif code.tree:
             kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
-            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
-            lines.append(kept + left)
+            paths = [os.fsencode(path).decode(errors="replace") for path in code.tree.left_out]
+            lines.append(f"{kept}; left out: {some(paths, _PATHS)}" if paths else kept)
     return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
-
-
-def shown(paths: Sequence[str]) -> str:
-    """Return a few paths as text, in any encoding."""
-    return some([os.fsencode(path).decode(errors="replace") for path in paths], _PATHS)

@@ -87,25 +87,16 @@ def desired_again(row: RunRow) -> RunRow:
     return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + (row.generation > 0))
 
 
-def accepted_again(row: RunRow, run: Run) -> RunRow:
-    """Return the row with fresh budgets if sbatch refused its job, and the spec now asks for another."""
-    refused = row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED)
-    if not refused or row.desired != "run" or unchanged(row, run):
-        return row
-    before, after = (config.get("slurm", {}) for config in (row.config, run.stored_config))
-    if before == after:
-        return row
-    return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
-
-
 def asked_again(row: RunRow, run: Run) -> RunRow:
-    """The row with an attempt to come, if the spec now asks for a job elsewhere, or for one that can start."""
-    if row.state is not RunState.QUEUED or row.desired != "run" or unchanged(row, run):
+    """The row with an attempt to come if its job was refused, or waits, and the spec now asks for another."""
+    if row.desired != "run" or unchanged(row, run):
         return row
     before, after = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    if row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED) and before != after:
+        return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
     moved = any(before.get(name) != after.get(name) for name in _QUEUES)
-    stays = before == after if row.has_cause(CauseCode.NEVER_STARTS) else not moved
-    return row if stays else replace(row, retry_epoch=row.retry_epoch + 1)
+    other = before != after if row.has_cause(CauseCode.NEVER_STARTS) else moved
+    return replace(row, retry_epoch=row.retry_epoch + 1) if row.state is RunState.QUEUED and other else row
 
 
 def _longer_now(row: RunRow, run: Run) -> RunRow:
@@ -125,7 +116,7 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
 
     A completed run keeps the configuration of its results; only the number of checkpoints that stay may change.
     """
-    row = _longer_now(asked_again(accepted_again(desired_again(row), run), run), run)
+    row = _longer_now(asked_again(desired_again(row), run), run)
     if unchanged(row, run):
         return row
     asks = run.stored_config

@@ -161,13 +161,13 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
     return {
         "campaign": campaign.name,
         "settled": status.settled,
-        "reconciled_now": status.reconciled_now,
+        "reconciled_now": status.acting is not None,
         "now_s": status.now_s,
         "left_s": status.left.seconds,
         "ends_s": status.ends_s,
         "reconciler": _reconciler(status.reconciler),
         "retries": _retries(status),
-        **status.counted.document(),
+        **status.counts.document(),
         "runs": Documents((status.of(chosen) if chosen else status).runs, of_run),
     }
 
@@ -195,7 +195,7 @@ def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
         "provenance": campaign.provenance,
         "spec": campaign.spec,
         "settled": facts.status.settled,
-        **facts.status.counted.document(),
+        **facts.status.counts.document(),
         "events": [_event(event) for event in facts.events],
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -36,7 +36,7 @@ from dscampaign.orchestrator.spec.trials import CONFIRMS
 from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
-from .code_copies import Code, changed_files, describe, has_code, shown
+from .code_copies import Code, describe, has_code
 from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
 from .gpu_hours import GpuHours, Jobs, ToRun, hours_of, jobs_of
@@ -96,12 +96,6 @@ class PlannedRun:
         return (run.global_batch, self.micro_batch, run.world_size, run.target_step) if run else (None,) * 4
 
     @property
-    def to_run(self) -> ToRun:
-        """The attempt of a run that the spec names."""
-        assert self.run is not None
-        return ToRun(self.run, self.run.config, self.mem_scale, self.likely)
-
-    @property
     def accumulation(self) -> int | None:
         """Forward passes of an optimizer step in that attempt."""
         return job_request.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
@@ -133,7 +127,8 @@ class Plan:
     @cached_property
     def jobs(self) -> list[Jobs]:
         """The runs of each job that would be submitted, by its resources."""
-        return jobs_of(item.to_run for item in self.runs if item.run and item.starts)
+        starting = ((item, item.run) for item in self.runs if item.run and item.starts)
+        return jobs_of(ToRun(run, run.config, item.mem_scale, item.likely) for item, run in starting)
 
     @property
     def arrays(self) -> int:
@@ -171,10 +166,8 @@ class Plan:
         return sum(item.sign in signs for item in self.runs)
 
     def __repr__(self) -> str:
-        counts = (
-            f"{len(self.starting):,} to submit, {self.count(Sign.KEEP):,} kept, {self.count(Sign.CANCEL):,} to cancel"
-        )
-        return f"<plan of {self.campaign}: {counts}>"
+        kept, ends = self.count(Sign.KEEP), self.count(Sign.CANCEL)
+        return f"<plan of {self.campaign}: {len(self.starting):,} to submit, {kept:,} kept, {ends:,} to cancel>"
 
     def _repr_html_(self) -> str:
         header = ("", "run", "batch", "micro-batch", "ranks", "steps", "why")
@@ -188,9 +181,12 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
-    early = _completed_early(store, campaign) if store and campaign else frozenset()
-    items = list(_with_memory(store, list(_planned(change, submits, early))))
-    items = _with_times(store, campaign, change, items) if store else items
+    early = set[int]()
+    if store and campaign:
+        with store.read() as conn:
+            early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
+    items = list(_planned(change, submits, early))
+    items = list(_with_history(store, campaign, change, items)) if store else items
     runs = sorted(counted("runs planned", items), key=lambda item: _place(item.run, order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
@@ -235,16 +231,13 @@ def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
 
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:
-    known = [(row, codes.get(run.config_hash)) for row, run in change.keep if has_code(row)]
-    pairs = [(row, code) for row, code in known if code]  # others have the code of the first run
-    older = {row.code: code for row, code in pairs if row.code != code.hash}
+    known = ((row, codes.get(run.config_hash)) for row, run in change.keep if has_code(row))
+    older = [row for row, code in known if code and row.code != code.hash]  # others have the code of the first run
     if older:
-        number = count(sum(row.code in older for row, _ in pairs), "run")
-        files = sorted({file for before, code in older.items() for file in changed_files(before, code, submission.dir)})
-        since = f" (changed since: {shown(files)})" if files else ""
+        number = count(len(older), "run")
         verb = "keeps" if number == "1 run" else "keep"
         retry = f"`{typed('retry', submission.spec.name, 'RUN')}`, once it has ended, makes a run use the new code"
-        yield f"{number} {verb} older code{since}; {retry}"
+        yield f"{number} {verb} older code; {retry}"
 
 
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
@@ -255,11 +248,6 @@ def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
     if row.config == now or as_kept(row, run).state is RunState.COMPLETED:
         return ()
     return tuple(changes(run_config(row).model_dump(mode="json", exclude_none=True), now))
-
-
-def _completed_early(store: Store, campaign: CampaignRow) -> frozenset[int]:
-    with store.read() as conn:
-        return frozenset(run.run_id for run in queries.status(conn, campaign.id) if run.early)
 
 
 def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int]) -> Iterator[PlannedRun]:
@@ -285,33 +273,23 @@ def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
     return PlannedRun(sign, row.name, reason, run, submit.micro_batch, submit.mem_scale, submit.changes)
 
 
-def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+def _with_history(
+    store: Store, campaign: CampaignRow | None, change: SpecDiff, planned: Sequence[PlannedRun]
+) -> Iterator[PlannedRun]:
+    """Yield the runs with the memory and the times that earlier runs have shown."""
     keys = {item.name: key for item in planned if item.starts and item.config and (key := memory_key(item.config))}
-    ledgers: Mapping[str, Ledger] = {}
-    if store and keys:
-        with store.read() as conn:
-            ledgers = ledgers_of(conn, keys.values())
-    for item in planned:
-        ledger = ledgers.get(keys.get(item.name, ""))
-        yield _remembered(item, ledger) if ledger else item
-
-
-def _with_times(
-    store: Store, campaign: CampaignRow | None, change: SpecDiff, planned: Iterable[PlannedRun]
-) -> list[PlannedRun]:
     with store.read() as conn:
+        ledgers = ledgers_of(conn, keys.values()) if keys else {}
         history = read_history(conn, campaign.id if campaign else None, {row.id for row, _ in change.replace})
         saved = queries.saved_steps(conn, campaign.id) if campaign else {}
         done = {run.name: saved[row.id] for row, run in change.keep if row.id in saved} if saved else {}
-
-        def likely(item: PlannedRun) -> Forecast | None:
-            run = item.run if item.starts else None
-            if run is None:
-                return None
-            steps = run.target_step and max(0, run.target_step - done.get(run.name, 0))
-            return history.forecast(run.params, lambda: run.stored_config, steps)
-
-        return [replace(item, likely=likely(item)) for item in planned]
+        for item in planned:
+            ledger, run = ledgers.get(keys.get(item.name, "")), item.run
+            now = _remembered(item, ledger) if ledger else item
+            if run and item.starts:
+                steps = run.target_step and max(0, run.target_step - done.get(run.name, 0))
+                now = replace(now, likely=history.forecast(run.params, lambda: run.stored_config, steps))  # noqa: B023
+            yield now
 
 
 def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:

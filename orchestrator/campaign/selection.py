@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow, RunStatus
@@ -20,14 +20,6 @@ from .location import PlaceOptions, StrPath, locate
 from .titles import Candidate, candidates, matching, unambiguous
 
 
-class _Counted(Protocol):
-    @property
-    def state(self) -> RunState: ...
-
-    @property
-    def early(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class RunCounts:
     """Runs by state; `early` of the completed ones did so before their target step."""
@@ -36,8 +28,8 @@ class RunCounts:
     early: int = 0
 
     @classmethod
-    def of(cls, runs: Iterable[_Counted]) -> Self:
-        """Count these runs."""
+    def of(cls, runs: Iterable[Any]) -> Self:
+        """Count runs, which have a `state`, and `early`."""
         rows = list(runs)
         return cls(Counter(run.state for run in rows), sum(run.early for run in rows))
 
@@ -76,9 +68,8 @@ class Selection:
     def of(self, runs: Iterable[RunStatus]) -> list[RunStatus]:
         """Return these runs of the campaign."""
         names = frozenset(self.names)
-        return [
-            run for run in runs if (not names or run.name in names) and (not self.states or run.state in self.states)
-        ]
+        named = (run for run in runs if not names or run.name in names)
+        return [run for run in named if not self.states or run.state in self.states]
 
     def none(self, campaign: str) -> str:
         """Return that there is no such run: `no run of sweep is failed or held`."""

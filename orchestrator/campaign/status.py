@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Final, Self
@@ -73,23 +73,13 @@ class CampaignStatus:
         return replace(self, runs=tuple(chosen.of(self.runs)))
 
     @property
-    def counted(self) -> RunCounts:
+    def counts(self) -> RunCounts:
         """How many runs are in each state, and how many completed early."""
         return RunCounts.of(self.runs)
 
     @property
-    def counts(self) -> Mapping[RunState, int]:
-        """How many runs are in each state."""
-        return self.counted.states
-
-    @property
-    def early(self) -> int:
-        """How many runs completed before their target step."""
-        return self.counted.early
-
-    @property
     def shown_counts(self) -> dict[str, int]:
-        """The same, with those that are being cancelled by themselves."""
+        """How many runs are in each state, those that are being cancelled by themselves."""
         return Counter(run.shown for run in self.runs)
 
     @property
@@ -106,10 +96,8 @@ class CampaignStatus:
     def all_completed(self) -> bool:
         """Whether every run completed that was not cancelled or left out; trials may fail if others completed."""
         tried = any(run.stage is Stage.TRIAL and run.state is RunState.COMPLETED for run in self.runs)
-        runs = [run for run in self.runs if run.stage is not Stage.TRIAL or not tried]
-        return all(
-            run.state in (RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED, RunState.PRUNED) for run in runs
-        )
+        states = {run.state for run in self.runs if run.stage is not Stage.TRIAL or not tried}
+        return states <= {RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED, RunState.PRUNED}
 
     @property
     def silent(self) -> list[str]:
@@ -117,19 +105,8 @@ class CampaignStatus:
         return [run.name for run in self.runs if run.state is RunState.COMPLETED and run.step is None]
 
     @property
-    def executor_silent(self) -> bool:
-        """Whether the executor did not answer when it was last asked about jobs."""
-        lease = self.reconciler
-        return lease is not None and (lease.asked_s or 0.0) > (lease.heard_s or 0.0)
-
-    @property
-    def reconciled_now(self) -> bool:
-        """Whether a reconciler is active: it has the lease and is not known to have died."""
-        return self.acting is not None
-
-    @property
     def acting(self) -> LeaseHolder | None:
-        """The active reconciler."""
+        """The active reconciler: it has the lease and is not known to have died."""
         current = [lease for lease in (self.standing, self.reconciler) if lease and lease.expires_s > self.now_s]
         for holder, name in ((LeaseHolder.parse(lease.holder), lease.name) for lease in current):
             begins = name == STANDING and holder.starts
@@ -139,16 +116,10 @@ class CampaignStatus:
         return None
 
     @property
-    def seen_now(self) -> bool:
-        """Whether a pass has just looked: older activities of runs are out of date."""
-        return self.reconciler is not None and self.reconciler.expires_s > self.now_s - LOOKED_S
-
-    @property
     def sentence(self) -> str:
         """The number of runs in each state: `sweep: 3 completed, 1 failed`."""
-        return (
-            f"{self.campaign.name}: {', '.join(f'{number:,} {state}' for state, number in self.shown_counts.items())}"
-        )
+        counts = ", ".join(f"{number:,} {state}" for state, number in self.shown_counts.items())
+        return f"{self.campaign.name}: {counts}"
 
     def __repr__(self) -> str:
         return f"<status of {self.sentence}>"
@@ -165,11 +136,11 @@ class CampaignStatus:
 def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
     """Return the runs that failed or are held, grouped by cause, the largest group first."""
     troubled = [run for run in status.runs if run.state in TROUBLED]
-    rule = status.rules
-    groups = alike(
-        troubled, lambda run: (run.state, cause(run.failure_class, rule.get(run.run_id, ""), run.reason, run.name))
-    )
-    return sorted(groups, key=len, reverse=True)
+
+    def key(run: RunStatus) -> Hashable:
+        return run.state, cause(run.failure_class, status.rules.get(run.run_id, ""), run.reason, run.name)
+
+    return sorted(alike(troubled, key), key=len, reverse=True)
 
 
 def badness(state: str) -> int:

@@ -65,7 +65,7 @@ def head_document(status: CampaignStatus) -> dict[str, Any]:
     done = sum(min(run.step or 0, run.target_step or 0) for run in status.runs)
     return {
         "counts": {str(state): number for state, number in status.shown_counts.items() if number},
-        "early": status.early,
+        "early": status.counts.early,
         "steps": f"{count(len(status.runs), 'run')} · {done:,} steps completed",
         "lines": notes(status),
         "settled": status.settled,

@@ -18,7 +18,6 @@ from sqlalchemy import Connection
 from dscampaign.db import campaigns, queries
 from dscampaign.db.records import CampaignRow, EventRow, RunStatus
 from dscampaign.db.series import Curve, run_curve
-from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.activity import turn
 from dscampaign.orchestrator.campaign.selection import find
@@ -142,7 +141,7 @@ class LiveStore:
         with self._lock:
             known = self._read(find(self.store, campaign))
         status, before = known.status, self._results.get(known.status.campaign.id)
-        if not status.counts.get(RunState.COMPLETED) or len(status.runs) > MOST_FINAL:
+        if not status.counts.completed or len(status.runs) > MOST_FINAL:
             return None
         if before and before[0] == known.mark:
             return before[1]

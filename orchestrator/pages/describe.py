@@ -78,7 +78,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     commit = f" at {provenance['git']}" if provenance.get("git") else ""
     pairs = {
         "campaign": campaign.name,
-        "runs": f"{count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.early, page)}",
+        "runs": f"{count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.counts.early, page)}",
         "spec": f"{provenance.get('spec', '')}{commit}",
         "working folder": str(provenance.get("workdir", "")),
         "executor": campaign.executor,
@@ -137,7 +137,7 @@ def _next_command(facts: RunDetails) -> str:
         case RunState.QUEUED if run.has_cause(CauseCode.NEVER_STARTS):
             return f"{typed('submit', SPEC)}   (once its slurm section is changed)"
         case RunState.PENDING | RunState.QUEUED:
-            return watch if facts.status.reconciled_now else reconcile
+            return watch if facts.status.acting else reconcile
     return typed("report", campaign) if facts.status.settled else watch
 
 

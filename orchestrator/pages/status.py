@@ -93,7 +93,7 @@ def _page(
     whole: CampaignStatus | None = None,
 ) -> list[str]:
     """Put the sections together; without `notes` they are brief."""
-    shown = [f"shown: {counts_text(status.shown_counts, status.early, page) or 'no run'}"] if whole else []
+    shown = [f"shown: {counts_text(status.shown_counts, status.counts.early, page) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     silent = no_metrics(status.silent, status.campaign.name if notes is None else "") if status.silent else ""
     sections = [
@@ -189,7 +189,7 @@ def _shortened(name: str, page: Page) -> str:
 def headline(status: CampaignStatus, page: Page) -> str:
     """Name and counts in one line."""
     name = page.paint(status.campaign.name, Style.BOLD)
-    return f"{name} · {count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.early, page)}"
+    return f"{name} · {count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.counts.early, page)}"
 
 
 def summary(status: CampaignStatus, page: Page) -> str:
@@ -274,7 +274,7 @@ def _footer(status: CampaignStatus) -> list[str]:
     lease, line = status.reconciler, retries_line(status)
     if lease is None or lease.asked_s is None:
         return [line]
-    if status.executor_silent:
+    if lease.asked_s > (lease.heard_s or 0.0):
         since = f"for {duration(status.now_s - lease.heard_s)}" if lease.heard_s else "yet"
         return [line, f"Slurm has not answered {since}, so states are out of date: {clean(lease.trouble)}"]
     return [line, *([f"The last pass met a problem: {clean(lease.trouble)}"] if lease.trouble else [])]
@@ -298,7 +298,7 @@ def retries_line(status: CampaignStatus) -> str:
 
 def age_text(status: CampaignStatus) -> str:
     """`as of the last reconcile, 2 min ago`, with the next command; "" if all is settled or a reconciler is active."""
-    if status.settled or status.reconciled_now:
+    if status.settled or status.acting:
         return ""
     asked_s = status.reconciler and status.reconciler.asked_s
     when = f"as of the last reconcile, {_ago(status.now_s - asked_s)}" if asked_s else "not reconciled yet"

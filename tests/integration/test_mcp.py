@@ -57,7 +57,7 @@ def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> Non
     assert (mistaken.is_error, "did you mean" in mistaken.content[0].text) == (True, True)
     assert mistaken.content[0].text.endswith("exit code 2")
     assert refused.is_error
-    assert Campaign.open("sweep", dir=str(tmp_path / "campaign")).status("new").counts == {RunState.PENDING: 1}
+    assert Campaign.open("sweep", dir=str(tmp_path / "campaign")).status("new").counts.states == {RunState.PENDING: 1}
 
 
 def test_a_run_needs_no_campaign_as_in_the_commands(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.db.records import RunRow
 from dscampaign.db.states import ABSENT, Cause, CauseCode, RunState
-from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge
+from dscampaign.orchestrator.campaign.diff import as_kept, asked_again, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.spec.effects import DESCRIBES_ONLY, FIELDS, LEARNED
@@ -159,13 +159,13 @@ def test_a_queued_job_moves_with_the_spec(field: str) -> None:
 def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
     refused = stored("a", RunState.FAILED, cause=Cause(CauseCode.REFUSED), config=new("a").stored_config)
     other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"partition": "main"}}))
-    again = accepted_again(refused, other)
+    again = asked_again(refused, other)
     assert (again.state, again.reason, again.retry_epoch) == (RunState.PENDING, "", refused.retry_epoch + 1)
-    assert accepted_again(refused, new("a")) == refused
+    assert asked_again(refused, new("a")) == refused
     cancelled = replace(refused, desired="cancel")
-    assert accepted_again(cancelled, other) == cancelled
+    assert asked_again(cancelled, other) == cancelled
     crashed = replace(refused, cause=None)
-    assert accepted_again(crashed, other) == crashed
+    assert asked_again(crashed, other) == crashed
 
 
 def trained(steps: int, config_hash: str, **train: Any) -> Run:
