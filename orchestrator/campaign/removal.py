@@ -14,7 +14,6 @@ from typing import Final
 from dscampaign.db import queries
 from dscampaign.db.campaigns import delete_campaign, delete_measurements
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
-from dscampaign.db.rows import pieces
 from dscampaign.db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from dscampaign.db.store import Store
 from dscampaign.files.ours import Kept, Part, measure, sweep
@@ -23,7 +22,7 @@ from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
 from dscampaign.orchestrator.commands import counted, typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.local import local_elsewhere
-from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
 from dscampaign.orchestrator.reconcile.loop import make_executor
@@ -109,6 +108,7 @@ def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
 
 
 _SHOWN: Final = 10  # jobs that a hint names
+_TOGETHER: Final = 20  # attempts of which one transaction deletes the measurements
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,6 @@ class Removal:
     size_bytes: int | None  # of its files; None if its folder is gone already
     parts: CampaignParts  # classifies the places of its folder
     kept: tuple[Kept, ...] = ()  # places in its folder that stay, as they are not of this program
-
-    @property
-    def listing(self) -> list[str]:
-        """The deletion in a line."""
-        if self.size_bytes is None or self.folder.is_symlink():
-            return []
-        return [f"deletes {'the files of campaign in ' if self.kept else ''}{self.folder}"]
 
 
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
@@ -171,9 +164,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     listing = list_jobs(make_executor(campaign, CampaignPaths(Path(campaign.dir), name)), active)
     views = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
     if left := [job.job_id for job in views if not job.terminal]:
-        end = "scancel" if campaign.executor == "slurm" else "kill"
-        ids = [job_id if end == "scancel" else job_id.rpartition("-")[2] for job_id in left[:_SHOWN]]
-        hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `{typed('rm', name)}`"
+        hint = f"end {some(left, _SHOWN)}, then `{typed('rm', name)}`"
         raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
     if not listing.complete or any(local_elsewhere(row) for row in active):
         raise Unreachable(f"it is unknown whether {name} has a job left", "try again, where it was submitted")
@@ -189,20 +180,14 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
         kept = _remove_folder(removal, writer)
-        for some in counted("attempts removed", _together(store, removal.attempts), len):
+        attempts = removal.attempts
+        together = [attempts[start : start + _TOGETHER] for start in range(0, len(attempts), _TOGETHER)]
+        for few in counted("attempts removed", together, len):
             with writer.write() as conn:
-                delete_measurements(conn, some)
+                delete_measurements(conn, few)
         with writer.write() as conn:
             delete_campaign(conn, campaign.id)
     return replace(removal, kept=tuple(kept))
-
-
-def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
-    """Attempts that never reported a step have hardly any."""
-    with store.read() as conn:
-        reported = {row.id for row in queries.attempts_of(conn, attempt_ids) if row.last_step is not None}
-    silent = [attempt_id for attempt_id in attempt_ids if attempt_id not in reported]
-    return [*pieces(silent), *([attempt_id] for attempt_id in attempt_ids if attempt_id in reported)]
 
 
 def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:

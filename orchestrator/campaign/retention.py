@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -60,15 +60,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Files to delete, and files to keep."""
+    """Files to delete, and places to keep with the reason for each."""
 
     items: tuple[Item, ...]
-    notes: tuple[str, ...] = ()  # why a campaign or a folder was left out
-    kept: tuple[Kept, ...] = ()  # places that stay, as they are not of this program
-
-    def of(self, kind: GarbageKind) -> list[Item]:
-        """Return the items of a kind."""
-        return [item for item in self.items if item.kind is kind]
+    kept: tuple[Kept, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -78,37 +73,25 @@ class Garbage:
 
 def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
     """Find the garbage of these campaigns, and of the code below their folders and `dir`; delete nothing."""
-    places, notes = list[Item | Kept](), list[str]()
-    for campaign in campaigns:
-        try:
-            places += _of_campaign(store, campaign)
-        except Unreachable as exc:
-            notes.append(f"{campaign.name}: {exc.message}")
-    for folder in _folders(campaigns, dir):
-        if other := _campaign_of_other_store(store, folder):
-            notes.append(f"code: kept, as {other} in {folder} is a campaign of another store")
-        else:
-            places += _unused_code(store, folder)
+    places = [place for campaign in campaigns for place in _of_campaign(store, campaign)]
+    places += [place for folder in _folders(campaigns, dir) for place in _unused_code(store, folder)]
     items = tuple(place for place in places if isinstance(place, Item))
-    kept = tuple(place for place in places if isinstance(place, Kept))
-    return Garbage(items, tuple(notes), kept)
+    return Garbage(items, tuple(place for place in places if isinstance(place, Kept)))
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
     """Delete files that are still garbage, of each campaign under its lease; return the deleted files."""
     store.check_writable()
     paths = {item.path for item in garbage.items}
-    removed, notes, kept = list[Item](), list[str](), list[Kept]()
+    removed, kept = list[Item](), list[Kept]()
 
     def delete(places: Iterable[Item | Kept]) -> None:
         for item in places:
             if isinstance(item, Item) and item.path in paths:
-                checkpoint = item.kind is GarbageKind.CHECKPOINTS
-                stays = (
-                    checkpoint_retention.remove_checkpoint(item.path)
-                    if checkpoint
-                    else ours.remove(item.path, item.root)
-                )
+                if item.kind is GarbageKind.CHECKPOINTS:
+                    stays = checkpoint_retention.remove_checkpoint(item.path)
+                else:
+                    stays = ours.remove(item.path, item.root)
                 kept.extend(stays)
                 removed.extend([] if stays else [item])
 
@@ -117,11 +100,10 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
             with acting_for(store, campaign) as writer:
                 delete(writer.renewing(list(_of_campaign(store, campaign))))
         except (LeaseHeld, Unreachable) as exc:
-            notes.append(f"{campaign.name}: {exc.message}")
+            kept.append(Kept(CampaignPaths(Path(campaign.dir), campaign.name).dir, exc.message))
     for folder in _folders(campaigns, dir):
-        if not _campaign_of_other_store(store, folder):
-            delete(list(_unused_code(store, folder)))
-    return Garbage(tuple(removed), tuple(notes), tuple(kept))
+        delete(list(_unused_code(store, folder)))
+    return Garbage(tuple(removed), tuple(kept))
 
 
 def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
@@ -132,10 +114,14 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
     with store.read() as conn:
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
         steps = {row.run_id: row.step for row in queries.status(conn, campaign.id)}
-    CampaignFolder(campaign).require()
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     if paths.dir.is_symlink():
         yield Kept(paths.dir, "a symbolic link")
+        return
+    try:
+        CampaignFolder(campaign).require()
+    except Unreachable as exc:
+        yield Kept(paths.dir, exc.message)
         return
     for run in runs:
         own = attempts.get(run.id, [])
@@ -149,7 +135,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
                 yield Kept(path, "it contains files that its manifest does not list")
         for name in {run.config_hash, *(row.config_hash for row in own)}:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
-            yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
+            yield from _items(GarbageKind.TEMPORARY, (path for path in left if not _is_new(path)), paths.dir)
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
@@ -160,19 +146,16 @@ def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
     return checkpoint_retention.surplus(folder, config.train.keep_checkpoints, step, keep_best=config.train.keep_best)
 
 
-def _campaign_of_other_store(store: Store, dir: Path) -> str:
-    """Return the name of a campaign in `dir` of which this store knows neither runs nor code; "" if there is none."""
-    with store.read() as conn:
-        names = {row.name for row in queries.list_campaigns(conn) if Path(row.dir) == dir}
-    return min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - names, default="")
-
-
 def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
+    codes = dir / Beside.CODE
     with store.read() as conn:
         campaigns = queries.list_campaigns(conn)
         used = {run.code for campaign in campaigns for run in queries.runs(conn, campaign.id)}
         used |= {row.code for campaign in campaigns for row in queries.attempts(conn, campaign.id)}
-    codes = dir / Beside.CODE
+    known = {row.name for row in campaigns if Path(row.dir) == dir}
+    if other := min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known, default=""):
+        yield Kept(codes, f"{other} in {dir} is a campaign of another store")
+        return
     for place in ours.named(codes, re.compile(r"[^.]+")):
         if place.name in used or not (place.is_dir() or place.is_symlink()):
             continue
@@ -195,13 +178,11 @@ def _is_new(path: Path) -> bool:
     return False
 
 
-def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool = False) -> Iterator[Item | Kept]:
-    """Yield the places that exist; `aged`: they must have existed, unchanged, for long enough."""
+def _items(kind: GarbageKind, paths: Iterable[Path], root: Path) -> Iterator[Item | Kept]:
+    """Yield the places that exist."""
     for path in paths:
         if not path.is_relative_to(root):
             yield Kept(path, f"not in {root}")
-            continue
-        if aged and _is_new(path):
             continue
         with suppress(OSError):
             path.lstat()
@@ -214,18 +195,11 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
 # -- old metrics -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Thinning:
-    """The metrics of a campaign to thin, by a rule."""
-
-    campaign: CampaignRow
-    rule: Retention
-    removed: Pruned = field(default_factory=Pruned)
+Thinning = tuple[CampaignRow, Retention]
+"""A campaign, and the rule by which its metrics are thinned."""
 
 
-def thinnings(
-    campaigns: Sequence[CampaignRow], keep_every: int | None, after_days: float | None
-) -> tuple[Thinning, ...]:
+def thinnings(campaigns: Sequence[CampaignRow], keep_every: int | None, after_days: float | None) -> list[Thinning]:
     """Return the campaigns to thin, by the spec of each unless arguments differ; raises UserError without a rule."""
     wanted = []
     for campaign in campaigns:
@@ -233,16 +207,16 @@ def thinnings(
         every = keep_every or own.get("keep_every")
         days = after_days if after_days is not None else own.get("after_days", _DEFAULT_DAYS)
         if every:
-            wanted.append(Thinning(campaign, Retention(int(every), float(days) * _DAY_S)))
+            wanted.append((campaign, Retention(int(every), float(days) * _DAY_S)))
     if not wanted:
-        subject = f"campaign {campaigns[0].name} has" if len(campaigns) == 1 else "the campaigns of this store have"
         hint = "give --keep-every 10, or set `retention: {keep_every: 10}` in the spec and submit it again"
-        raise UserError(f"{subject} no rule for old metrics", hint)
-    return tuple(wanted)
+        raise UserError(
+            f"no rule for the old metrics of {', '.join(row.name for row in campaigns) or 'this store'}", hint
+        )
+    return wanted
 
 
-def thin(store: Store, wanted: Thinning, *, dry_run: bool) -> Thinning:
-    """Thin the metrics, or count the rows to go; return the result. Raises StoreReadOnly if this user may not."""
+def thin(store: Store, campaign: CampaignRow, rule: Retention, *, dry_run: bool) -> Pruned:
+    """Thin the metrics, or count the rows to go. Raises StoreReadOnly if this user may not."""
     noun = "runs looked at" if dry_run else "runs thinned"
-    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs))
-    return replace(wanted, removed=removed)
+    return prune(store, campaign.id, rule, dry_run=dry_run, through=lambda runs: counted(noun, runs))

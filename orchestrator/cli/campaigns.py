@@ -19,9 +19,11 @@ from dscampaign.orchestrator.pages.text import Page, Style, table
 from . import console
 
 if TYPE_CHECKING:
+    from dscampaign.db.prune import Pruned, Retention
+    from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.files.ours import Kept
-    from dscampaign.orchestrator.campaign.retention import Garbage, Thinning
+    from dscampaign.orchestrator.campaign.retention import Garbage
     from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
     from dscampaign.orchestrator.campaign.status import CampaignOverview
 
@@ -68,7 +70,8 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     opened, campaign = open_campaign(place, name)
     opened.check_writable()
     removal = removal_of(opened, campaign)
-    console.echo_err("\n".join([*removal.listing, *_kept(removal.kept)]))
+    listed = [] if removal.size_bytes is None else [f"deletes the files of campaign in {removal.folder}"]
+    console.echo_err("\n".join([*listed, *_kept(removal.kept)]))
     folder = "no folder" if removal.size_bytes is None else f"{size(removal.size_bytes)} in {removal.folder}"
     content = f"campaign {campaign.name}: {count(removal.runs, 'run')} with metrics and events; {folder}"
     console.confirm(f"this removes {content}", "Remove it?", yes, "nothing was removed")
@@ -109,7 +112,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
         return
     console.confirm(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes, "nothing was deleted")
     removed = collect(opened, garbage, chosen, shared)
-    for note in [*removed.notes, *_kept(removed.kept)]:
+    for note in _kept(removed.kept):
         console.echo_err(note)
     console.echo_err(f"deleted {size(removed.size_bytes)}")
 
@@ -128,10 +131,10 @@ def _garbage(garbage: Garbage) -> list[str]:
 
     lines = [f"deletes {item.path}" for item in garbage.items]
     for kind in GarbageKind:
-        if items := garbage.of(kind):
-            lines += [f"{size(sum(item.size_bytes for item in items)):>8}  {kind} ({len(items):,})"]
+        if sizes := [item.size_bytes for item in garbage.items if item.kind is kind]:
+            lines += [f"{size(sum(sizes)):>8}  {kind} ({len(sizes):,})"]
     lines += [f"{size(garbage.size_bytes):>8}  in all" if lines else "nothing to delete"]
-    return [*lines, *_kept(garbage.kept), *garbage.notes]
+    return [*lines, *_kept(garbage.kept)]
 
 
 def _kept(kept: Sequence[Kept]) -> list[str]:
@@ -241,20 +244,18 @@ def prune(
     opened = location.open()
     wanted = thinnings(campaigns_of(opened, location.name), keep_every, after_days)
     with console.progress_shown():
-        previews = [thin(opened, thinning, dry_run=True) for thinning in wanted]
-    previews = [thinning for thinning in previews if thinning.removed.runs]
-    console.echo("\n".join(map(_thinning, previews)) or "nothing to thin")
+        previews = [(*each, pruned) for each in wanted if (pruned := thin(opened, *each, dry_run=True)).runs]
+    console.echo("\n".join(_thinning(*each) for each in previews) or "nothing to thin")
     if previews and not dry_run:
-        lines = sum(item.removed.steps + item.removed.figures + item.removed.samples for item in previews)
+        lines = sum(pruned.steps + pruned.figures + pruned.samples for _, _, pruned in previews)
         console.confirm(f"this removes {lines:,} rows of metrics", "Remove them?", yes, "nothing was removed")
         with console.progress_shown():
-            for thinning in previews:
-                thin(opened, thinning, dry_run=False)
+            for campaign, rule, _ in previews:
+                thin(opened, campaign, rule, dry_run=False)
         console.echo_err(f"removed {lines:,} rows")
 
 
-def _thinning(thinning: Thinning) -> str:
-    removed, kept = thinning.removed, thinning.rule.keep_every
+def _thinning(campaign: CampaignRow, rule: Retention, removed: Pruned) -> str:
     rows = {"step": removed.steps, "figure": removed.figures, "GPU sample": removed.samples}
     parts = ", ".join(count(number, noun) for noun, number in rows.items() if number)
-    return f"{thinning.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {parts} go"
+    return f"{campaign.name}: {count(removed.runs, 'run')}, one step in {rule.keep_every} stays, {parts} go"

@@ -95,5 +95,5 @@ def test_the_rule_of_the_spec_is_used_where_none_is_given(
     assert main(["db", "prune", "--dry-run"]) == 0
     assert capsys.readouterr().out == "nothing to thin\n"  # they have no steps
     assert main(["db", "prune", "kept", "--dry-run"]) == 2
-    assert "campaign kept has no rule for old metrics" in capsys.readouterr().err
+    assert "no rule for the old metrics of kept" in capsys.readouterr().err
     assert main(["db", "prune", "thinned", "--dry-run"]) == 0

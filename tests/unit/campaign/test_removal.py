@@ -196,7 +196,7 @@ def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettl
     assert caught.value.hint.endswith("or `campaign rm c` to give it up")
     with pytest.raises(UserError, match="2 jobs of it may still run") as refused:
         removal.remove(unsettled.store, unsettled.campaign)
-    assert refused.value.hint == "end it first: `scancel 1_0 1_1`, which may take a minute, then `campaign rm c`"
+    assert refused.value.hint == "end 1_0, 1_1, then `campaign rm c`"
     assert rows(unsettled)["run"] == 2
     unsettled.cluster.cancel(["1_0", "1_1"])
     assert cli(unsettled, "rm", "c", "--yes") == 0
@@ -291,7 +291,7 @@ def test_code_that_no_attempt_ran_goes(world: World) -> None:
     other = world.folder / "other"
     other.mkdir()
     (other / "campaign.json").write_text("{}")  # of a store that is not seen here
-    assert "other" in garbage(world).notes[0]
+    assert "other" in garbage(world).kept[0].why
     assert garbage(world).items == ()
 
 
