@@ -13,7 +13,7 @@ from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.jobs.shared.placeholders import filled, filled_words, text_of
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.formatting import count, duration
+from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.command_line import words_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.field_types import Scalar
@@ -29,11 +29,7 @@ from .diff import changes
 Keys = tuple[str, ...]  # the keys that lead to a value
 
 REMOVED: Final[tuple[Keys, ...]] = (
-    ("matrix",),
-    ("baseline",),
-    ("repeats",),
-    ("search",),
-    ("max_runs",),
+    *(("matrix",), ("baseline",), ("repeats",), ("search",), ("max_runs",)),
     ("train", "epochs"),
 )
 """Fields that a single run of so many steps lacks."""
@@ -57,13 +53,11 @@ class Promotion:
     notes: tuple[str, ...]  # effects of the number of steps, and points to check before it is submitted
 
 
-def promote(
-    campaign: CampaignRow, condition: str, row: RunRow, steps: int, out: Path, *, step_s: float | None = None
-) -> Promotion:
+def promote(campaign: CampaignRow, condition: str, row: RunRow, steps: int, out: Path) -> Promotion:
     """Make the spec `out` of a run of so many steps from a condition, whose first run is `row`; write nothing.
 
-    `step_s`: its measured seconds of a step. Raises UserError, SpecError if the campaign's spec no longer has the
-    condition, is in another folder, or the result is no valid spec.
+    Raises UserError, SpecError if the campaign's spec no longer has the condition, is in another folder, or the result
+    is no valid spec.
     """
     folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
     if out.parent.resolve() != folder.resolve():  # relative paths would lead elsewhere
@@ -79,13 +73,13 @@ def promote(
     text = head + written(data)
     _, (run,) = runs_of_text(text, out)
     texts = tuple(f"{'.'.join(path)}: {text_of(value)}" for path, value in fixed.items())
-    return Promotion(name, text, run, texts, tuple(_notes(row, run, step_s)))
+    return Promotion(name, text, run, texts, tuple(_notes(row, run)))
 
 
 def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Sequence[Keys] = ()) -> dict[str, Any]:
     result = deepcopy(dict(data))
     for *above, key in removed:
-        holder = _value_at(result, tuple(above))
+        holder = result.get(above[0]) if above else result
         if isinstance(holder, dict):
             holder.pop(_spelling(holder, key), None)
     for (*above, last), value in changed.items():
@@ -95,12 +89,6 @@ def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Seque
             holder[key] = holder = holder.get(key) or {}
         holder[_spelling(holder, last)] = value
     return result
-
-
-def _value_at(data: Any, path: Keys) -> Any:
-    for part in path:
-        data = data.get(_spelling(data, part)) if isinstance(data, Mapping) else None
-    return data
 
 
 def _spelling(keys: Mapping[str, Any], part: str) -> str:
@@ -138,20 +126,15 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
     return {path: value for path, value in filled_in.items() if value not in (words, env)}
 
 
-def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
-    before, train, slurm = run_config(row), run.config.train, run.config.slurm
-    steps, was = train.steps or 0, before.train.steps or row.target_step
-    if was and steps <= was:
-        yield f"length: {count(steps, 'step')}, not more than the {was:,} of the condition"
+def _notes(row: RunRow, run: Run) -> Iterator[str]:
+    before, train = run_config(row), run.config.train
     if before.command is None and train.schedule != "constant":
+        was = before.train.steps or row.target_step
         instead = f" instead of {was:,}" if was else ""
         yield (
-            f"learning rate: the {train.schedule} schedule stretches over {steps:,} steps{instead}, so the run is no"
-            " continuation of the shorter one"
+            f"learning rate: the {train.schedule} schedule stretches over {train.steps or 0:,} steps{instead}, so the"
+            " run is no continuation of the shorter one"
         )
-    if step_s:
-        limit = f"; slurm.time is {slurm.time}" if run.config.executor == "slurm" else ""
-        yield f"time: about {duration(steps * step_s)} at the measured {step_s:.3g} s a step{limit}"
     fields = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
     if other := [change for change in changes(fields, run.stored_config) if not change.startswith(_MEANT)]:
         yield f"otherwise than in the condition: {', '.join(other)}"

@@ -40,15 +40,6 @@ _SHOWN: Final = 6  # steps that a hint names
 
 
 @dataclass(frozen=True)
-class WeightsChoice:
-    """The weights to write: of a step, of the lowest held-out loss, else the newest."""
-
-    step: int | None = None
-    best: bool = False
-    dtype: str | None = None  # ``bf16``, ``fp16`` or ``fp32``; None for the format in which the run kept them
-
-
-@dataclass(frozen=True)
 class WeightsPlan:
     """A checkpoint to write, and the Python that writes it."""
 
@@ -69,22 +60,41 @@ class WrittenWeights(NamedTuple):
     size_bytes: int
 
 
-def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:
-    """Select the checkpoint; reads manifests alone. Raises UserError if there is none that this can read."""
+def plan_weights(
+    store: Store,
+    campaign: CampaignRow,
+    run: RunRow,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    dtype: str | None = None,
+) -> WeightsPlan:
+    """Select the checkpoint: of a step, of the lowest held-out loss, else the newest; reads manifests alone.
+
+    `dtype`: ``bf16``, ``fp16`` or ``fp32``, by default as the run kept its weights. Raises UserError if there is none
+    that this can read.
+    """
     config = run_config(run)
-    require_readable(run.name, config)
+    if config.command is not None:
+        hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
+        raise UserError(f"run {run.name} has its own command: only that command can read its checkpoints", hint)
     CampaignFolder(campaign).require()
     folder = CampaignPaths(Path(campaign.dir), campaign.name).run(run.name).checkpoints(run.config_hash)
-    complete, unfit = _complete(folder)
+    complete, unfit = list[Checkpoint](), ""
+    for path in checkpoint.newest_first(folder):
+        try:
+            complete.append(checkpoint.verify(path, check_digests=False))
+        except CheckpointError as error:
+            unfit = unfit or f"{path.name}: {error}"
     if unfit and not complete:
-        raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit[0]}")
+        raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit}")
     origin, own = Origin.of(campaign.provenance), _is_own(store, campaign)
     one_rank = {"sequence_parallel": 1, "tensor_parallel": 1}
     alone = config.model_copy(update={"train": config.train.model_copy(update=one_rank)})
     return WeightsPlan(
         run=run.name,
-        source=choose(run.name, config, wanted, complete),
-        dtype=wanted.dtype or kept_in(config),
+        source=choose(run.name, config, complete, step=step, best=best),
+        dtype=dtype or kept_in(config),
         train=alone.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
         python=(own and shutil.which(config.python or origin.interpreter)) or sys.executable,
         workdir=origin.workdir if own else "",
@@ -97,36 +107,26 @@ def _is_own(store: Store, campaign: CampaignRow) -> bool:
     return store.is_writable and (store.is_sqlite or user == user_name(os.geteuid()))
 
 
-def require_readable(run: str, config: RunConfig) -> None:
-    """Raise UserError for a run whose checkpoints belong to its script, or that writes none."""
-    if config.command is not None:
-        hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
-        raise UserError(f"run {run} has its own command: only that command can read its checkpoints", hint)
-    if config.train.offload == "nvme":
-        hint = "train it with offload full, or with ZeRO 3 on more GPUs"
-        raise UserError(
-            f"run {run} has no checkpoints: DeepSpeed saves no states that lie on a disk (offload nvme)", hint
-        )
-
-
 def kept_in(config: RunConfig) -> str:
     """Return the number format of a run's weights: PyTorch's own engines compute only from copies in half precision."""
     precision = config.train.precision if config.train.engine == "deepspeed" else "fp32"
     return "fp32" if precision == "tf32" else precision
 
 
-def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequence[Checkpoint]) -> Checkpoint:
+def choose(
+    run: str, config: RunConfig, complete: Sequence[Checkpoint], *, step: int | None = None, best: bool = False
+) -> Checkpoint:
     """Select the checkpoint to read, of complete ones, newest first; raises UserError if there is none. Pure."""
     if not complete:
         hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
         raise UserError(f"run {run} has no complete checkpoint", hint)
-    if wanted.step is not None:
-        if checkpoint := next((checkpoint for checkpoint in complete if checkpoint.step == wanted.step), None):
+    if step is not None:
+        if checkpoint := next((checkpoint for checkpoint in complete if checkpoint.step == step), None):
             return checkpoint
         steps = some([f"{checkpoint.step:,}" for checkpoint in complete], _SHOWN)
         hint = f"one of: {steps} (train.keep_checkpoints: {config.train.keep_checkpoints})"
-        raise UserError(f"run {run} has no checkpoint of step {wanted.step:,}", hint)
-    if not wanted.best:
+        raise UserError(f"run {run} has no checkpoint of step {step:,}", hint)
+    if not best:
         return complete[0]
     rated = [checkpoint for checkpoint in complete if checkpoint.manifest.eval_loss is not None]
     if not rated:
@@ -165,22 +165,10 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
 def require_free(out: Path) -> None:
     """Raise UserError unless ``out`` can become a new folder."""
     refuse_links_of_others(out.parent, out)
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"{out} is no folder", "name a new folder")
-    if out.is_dir() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty", "name a folder that does not exist yet")
+    if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not an empty folder", "name a folder that does not exist yet")
     if not out.parent.is_dir():
         raise UserError(f"no such folder: {out.parent}", f"`mkdir -p {shlex.quote(str(out.parent))}` creates it")
-
-
-def _complete(folder: Path) -> tuple[list[Checkpoint], tuple[str, ...]]:
-    complete, unfit = [], []
-    for path in checkpoint.newest_first(folder):
-        try:
-            complete.append(checkpoint.verify(path, check_digests=False))
-        except CheckpointError as error:
-            unfit.append(f"{path.name}: {error}")
-    return complete, tuple(unfit)
 
 
 def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
@@ -202,13 +190,12 @@ def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
 
 
 def _failure(plan: WeightsPlan, done: subprocess.CompletedProcess[str]) -> UserError:
-    last = next(reversed(done.stderr.strip().splitlines()), f"the writer ended with exit code {done.returncode}")
-    subject = f"the weights of run {plan.run} cannot be written"
+    last, hint = (
+        next(reversed(done.stderr.strip().splitlines()), f"the writer ended with exit code {done.returncode}"),
+        "",
+    )
     if "ModuleNotFoundError" in last:
         hint = f"this needs the training stack on this machine: `{plan.python} -m pip install 'dscampaign[train]'`"
-        return UserError(f"{subject}: {last.partition(': ')[2]}", hint)
     if done.returncode < 0:
-        return UserError(
-            f"{subject}: the system ended the writer by signal {-done.returncode}", "is there enough memory?"
-        )
-    return UserError(f"{subject}: {last}")
+        last, hint = f"signal {-done.returncode} ended the writer", "is there enough memory?"
+    return UserError(f"the weights of run {plan.run} cannot be written: {last}", hint or None)

@@ -120,8 +120,6 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
       campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml
     """
     with needs_the_extra(), progress_shown():
-        from statistics import median
-
         from dscampaign.db import queries
         from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.promotion import promote as make
@@ -140,8 +138,7 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         check_folder_of(out)
         if out.exists():
             raise UserError(f"{out} already exists", "name another file: --output FILE")
-        times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
-        promotion = make(campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
+        promotion = make(campaign, chosen.name, row, steps, out)
         with whole_file(out) as stream:
             stream.write(promotion.text)
     shown = os.path.relpath(out)
@@ -192,7 +189,7 @@ def weights(
       campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """
     from dscampaign.orchestrator.campaign.selection import find_run
-    from dscampaign.orchestrator.campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
+    from dscampaign.orchestrator.campaign.weights import plan_weights, require_free, write_weights
 
     if best and step is not None:
         raise UserError("--best chooses the step", "leave --step or --best out")
@@ -200,7 +197,7 @@ def weights(
     require_free(out)
     location = locate(place, words)
     campaign, run = find_run(opened := location.open(), location.words)
-    plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
+    plan = plan_weights(opened, campaign, run, step=step, best=best, dtype=dtype)
     echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
     done, loss = write_weights(plan, out), plan.source.manifest.eval_loss
     echo_page(
