@@ -150,7 +150,7 @@ def _ours(model: Any, device: Any, passes: int, *, last: bool, compiled: bool) -
     """Return a step of the trainer's engine."""
     from types import SimpleNamespace
 
-    from dscampaign.jobs.trainer.fsdp_engine import FsdpEngine
+    from dscampaign.jobs.trainer.torch_engine import FsdpEngine
 
     asked = {**TRAIN, "precision": "bf16", "offload": "none", "accumulation": passes}
     config: Any = SimpleNamespace(**asked, fsdp2_reduce="last" if last else "each")

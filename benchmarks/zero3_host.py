@@ -120,10 +120,9 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     from deepspeed.accelerator import get_accelerator
 
     from dscampaign.jobs.shared.ds_config import render
-    from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits
+    from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits, stay_ahead
+    from dscampaign.jobs.trainer.engine import gather_whole_blocks, gathered_blocks, with_a_block_ahead
     from dscampaign.jobs.trainer.model import parameter_groups
-    from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
-    from dscampaign.jobs.trainer.zero3_patches import stay_ahead
 
     device, level = get_accelerator(), ROWS.index(row)
     on_gpu = device.device_name() == "cuda"
@@ -175,8 +174,7 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
 
 def _change_deepspeed(row: str) -> None:
     """Changes in this process what the row has changed of DeepSpeed's functions."""
-    from dscampaign.jobs.trainer.deepspeed_patches import spare_the_host
-    from dscampaign.jobs.trainer.zero3_patches import join_gathered_weights, join_gradients
+    from dscampaign.jobs.trainer.deepspeed_patches import join_gathered_weights, join_gradients, spare_the_host
 
     if row == "zero2" or _has(row, "spared"):
         spare_the_host()

@@ -74,7 +74,6 @@ def spec(request: Request) -> dict[str, Any]:
         "lr": LEARNING_RATE,
         # off is a line at the window's beginning and end, and the few between that this implies
         "log_every": 1 if on else request.warmup,
-        **({"cuda_graphs": True} if request.variant == "ours_graphs" else {}),
     }
     document = {
         "name": NAME,

@@ -3,7 +3,6 @@
     python benchmarks/train [--out FILE] [--overhead-out FILE] [--works A,B] [--variants A,B] [--repeats N]
 
 ours           through `campaign submit`, with a metric line every step and telemetry; figures from the store
-ours_graphs    the same with `cuda_graphs`: its passes are recorded once and replayed; on a GPU
 ours_off       as ours, with next to no lines and without telemetry: what these cost
 plain_compile  a plain PyTorch loop with torch.compile, autocast and fused AdamW: the yardstick
 hf_trainer     the Hugging Face Trainer with DeepSpeed

@@ -86,7 +86,6 @@ WORKS = {
 YARDSTICK = "plain_compile"
 VARIANTS = {
     "ours": "ours",
-    "ours_graphs": "ours",
     "ours_off": "ours",
     YARDSTICK: "plain",
     "hf_trainer": "hf_trainer",

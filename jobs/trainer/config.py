@@ -89,7 +89,6 @@ class TrainerConfig:
     nvme_path: str | None = None
     deepcompile: bool = False
     deepspeed_patches: bool = True
-    cuda_graphs: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False
     profile_at: int | None = None

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
-from typing import Any, Final, TypeAlias
+from importlib.metadata import version
+from typing import Any, Final, Literal, TypeAlias
 
 import deepspeed
 import torch
@@ -16,23 +17,23 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.utils import set_z3_leaf_modules, z3_leaf_module
 from torch import Tensor, nn
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
 
-from . import patches, swap_space
+from . import swap_space
 from .config import Job, TrainerConfig
 from .flat_parameters import FlatModel
-from .fsdp_engine import FsdpEngine
-from .model import NextTokenLoss, parameter_groups
+from .model import NextTokenLoss, blocks_of, parameter_groups, whole_shape
 from .tensor_parallel import mark_gradients, norm_of_parts
-from .torch_engine import DdpEngine, TorchEngine
-from .whole_blocks import blocks_of, gather_whole_blocks, gathered_blocks, with_a_block_ahead
+from .torch_engine import DdpEngine, FsdpEngine
 
 LET_GO_S: Final = 0.1
 MULTIPLE: Final = 16  # the GPU's FP8 products need sizes that are multiples of it
-_REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
-
+VERIFIED: Final = ("0.19.8",)  # versions of DeepSpeed with which its patches were tested
+DEFAULT_AHEAD: Final = 50_000_000  # DeepSpeed's own ``stage3_prefetch_bucket_size``, in elements
+_PREFETCH: Final = {"stage3_prefetch_bucket_size", "prefetch_bucket_size"}
 
 Engine: TypeAlias = DeepSpeedEngine | DdpEngine | FsdpEngine
 """An engine. DeepSpeed's has no types: the common methods are checked for the others."""
@@ -85,6 +86,13 @@ def leave_process_group() -> None:
     time.sleep(LET_GO_S)
 
 
+def patches(config: TrainerConfig) -> Literal["on", "off", "unverified"]:
+    """Return whether the training patches DeepSpeed; it does not patch a version that was not verified."""
+    if not config.deepspeed_patches:
+        return "off"
+    return "on" if version("deepspeed").partition("+")[0] in VERIFIED else "unverified"
+
+
 def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any]) -> Engine:
     """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone."""
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
@@ -92,38 +100,77 @@ def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mappin
     if config.precision == "fp8":
         use_fp8(model.model, emulate=device.type == "cpu")
     if config.engine == "ddp":
-        engine: Engine = DdpEngine(model, parameter_groups(model), config, device)
+        engine: Engine = DdpEngine(model, config, device)
     elif config.engine == "fsdp2":
         engine = FsdpEngine(model, config, device)
     else:
-        patched = patches.state(config) == "on"
-        if patched and not config.deepcompile:
-            gather_whole_blocks(model, ds_config)
-        joined = joins_parameters(asdict(config))
-        trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
-        if patched:
-            patches.patch_process(config)
-        engine = _deepspeed_engine(trained, ds_config)
-        if patched:
-            patches.patch_optimizer(engine.optimizer, config)
+        engine = _deepspeed_engine(model, config, ds_config, device)
     if config.compile or config.deepcompile:
         _compile(engine, config)
     return engine
 
 
-def _compile(engine: Any, config: TrainerConfig) -> None:
-    """Compile the parts between the hooks of ZeRO 3, and else the whole model.
+def _deepspeed_engine(
+    model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], device: torch.device
+) -> DeepSpeedEngine:
+    patched = patches(config) == "on"
+    if patched and not config.deepcompile:
+        gather_whole_blocks(model, ds_config)
+    trained = FlatModel(model, device) if joins_parameters(asdict(config)) else model
+    if patched:
+        from . import deepspeed_patches
 
-    A search tries many sizes a few times each, too few to record a graph.
-    """
+        deepspeed_patches.patch_process(config, ds_config)
+    rendered = deepcopy(dict(with_a_block_ahead(ds_config, trained)))
+    engine, *_ = deepspeed.initialize(
+        model=trained, model_parameters=parameter_groups(trained), config=rendered, dist_init_required=False
+    )
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        _forget_trial_step(engine.optimizer)
+    if patched:
+        deepspeed_patches.patch_optimizer(engine.optimizer, config)
+    return engine
+
+
+def _compile(engine: Any, config: TrainerConfig) -> None:
+    """Compile the parts between the hooks of ZeRO 3, and else the whole model."""
     blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
-        patches.patch_linear()
+        from .deepspeed_patches import compile_plain_linear
+
+        compile_plain_linear()
         engine.module.compile_parts(blocks)
-    elif config.cuda_graphs and config.search is None:
-        engine.compile(compile_kwargs=_REPLAYED)
     else:
         engine.compile()
+
+
+def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
+    """Make ZeRO 3 gather each of the model's blocks at once, unless its configuration names other modules.
+
+    See benchmarks/results/zero3-leaf-h200. A rank then holds a whole block more than it computes with. Parameters from
+    a disk are gathered by themselves, because each needs a buffer. Return the number of blocks.
+    """
+    zero = ds_config.get("zero_optimization") or {}
+    from_disk = (zero.get("offload_param") or {}).get("device") == "nvme"
+    if zero.get("stage") != 3 or "leaf_module" in zero or from_disk:
+        return 0
+    kinds = {type(block) for block in blocks_of(model)}
+    return len(set_z3_leaf_modules(model, list(kinds))) if kinds else 0
+
+
+def gathered_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the model's blocks that ZeRO 3 gathers at once."""
+    return [block for block in blocks_of(model) if z3_leaf_module(block)]
+
+
+def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
+    """Return the configuration with a prefetch of the next block, unless it sets the prefetch itself."""
+    zero = ds_config.get("zero_optimization") or {}
+    if zero.get("stage") != 3 or _PREFETCH & zero.keys():
+        return ds_config
+    blocks = [[whole_shape(weight) for weight in block.parameters()] for block in gathered_blocks(model)]
+    ahead = max([DEFAULT_AHEAD, *(sum(shape.numel() for shape in block if len(shape) > 1) for block in blocks)])
+    return {**ds_config, "zero_optimization": {**zero, "stage3_prefetch_bucket_size": ahead}}
 
 
 def set_learning_rate(engine: Engine, rate: float) -> None:
@@ -138,10 +185,19 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
     Return the 2-norm of the step's gradients before clipping; None before the last micro-batch, or if it is not
     computed.
     """
-    scale = _loss_scale_left_out(engine)
-    engine.backward(loss * scale)
-    norm = _plain_norm(engine)
-    _mark_parts(engine)
+    scale, norm = 1.0, None
+    if isinstance(engine, DdpEngine | FsdpEngine):
+        engine.backward(loss)
+    elif isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        # Half precision without ZeRO. DeepSpeed takes this scale out of the gradients, but (as of 0.19.8) never puts it
+        # into the loss: small gradients would underflow, and all be 65,536 times too small beside Adam's epsilon.
+        scale = float(engine.optimizer.loss_scale)
+        engine.backward(loss * scale)
+        if engine.autotp_size() > 1:
+            mark_gradients(engine.module.parameters())
+    else:
+        engine.backward(loss)
+        norm = _plain_norm(engine)
     engine.step()
     if norm is None:
         norm = engine.get_global_grad_norm()
@@ -150,18 +206,8 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
 
 def loss_scaling(engine: Engine) -> dict[str, float]:
     """The loss scale of fp16, and how many steps it has cost so far."""
-    scale = engine.loss_scale if isinstance(engine, TorchEngine) else engine.optimizer.loss_scale
+    scale = engine.loss_scale if isinstance(engine, DdpEngine | FsdpEngine) else engine.optimizer.loss_scale
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
-
-
-def _deepspeed_engine(model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any]) -> DeepSpeedEngine:
-    rendered = deepcopy(dict(with_a_block_ahead(ds_config, model)))
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
-    )
-    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
-        _forget_trial_step(engine.optimizer)
-    return engine
 
 
 def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:
@@ -177,23 +223,8 @@ def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:
             full.data.copy_(half.data)
 
 
-def _loss_scale_left_out(engine: Engine) -> float:
-    """The scale that DeepSpeed takes out of fp16 gradients without ZeRO, but (as of 0.19.8) never puts into the loss.
-
-    Left so, small gradients underflow and all are 65,536 times too small beside Adam's epsilon.
-    """
-    return float(engine.optimizer.loss_scale) if isinstance(engine.optimizer, FP16_UnfusedOptimizer) else 1.0
-
-
-def _mark_parts(engine: Any) -> None:
-    if isinstance(engine.optimizer, FP16_UnfusedOptimizer) and engine.autotp_size() > 1:
-        mark_gradients(engine.module.parameters())
-
-
-def _plain_norm(engine: Any) -> Tensor | None:
+def _plain_norm(engine: DeepSpeedEngine) -> Tensor | None:
     """Return the norm in plain fp32 without ZeRO, which DeepSpeed clips by but does not report."""
-    if isinstance(engine, TorchEngine):
-        return None
     if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():
         return None
     if not engine.is_gradient_accumulation_boundary():

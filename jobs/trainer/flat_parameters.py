@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 import torch
@@ -14,41 +13,25 @@ MATRICES: Final = "matrices"
 VECTORS: Final = "vectors"
 
 
-@dataclass(frozen=True)
-class _Part:
-    name: str
-    shape: torch.Size
-
-    @property
-    def size(self) -> int:
-        return self.shape.numel()
-
-
 class FlatModel(nn.Module):
-    """The inner model, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters.
-
-    `copy_gradients`: a replayed CUDA graph writes into the memory of the next replay, while gradients are still
-    accumulated over micro-batches or read by the optimizer.
-    """
+    """The inner model, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters."""
 
     matrices: nn.Parameter
     vectors: nn.Parameter
 
-    def __init__(self, inner: nn.Module, device: torch.device, *, copy_gradients: bool = False) -> None:
+    def __init__(self, inner: nn.Module, device: torch.device) -> None:
         super().__init__()
         parameters = list(inner.named_parameters())
-        self._parts: dict[str, list[_Part]] = {}
+        self._parts: dict[str, dict[str, torch.Size]] = {}  # shapes by name
         for flat, members in (
             (MATRICES, [(name, p) for name, p in parameters if p.dim() >= 2]),
             (VECTORS, [(name, p) for name, p in parameters if p.dim() < 2]),
         ):
-            self._parts[flat] = [_Part(name, p.shape) for name, p in members]
+            self._parts[flat] = {name: p.shape for name, p in members}
             joined = torch.cat([p.detach().flatten() for _, p in members])
             self.register_parameter(flat, nn.Parameter(joined.to(device)))
             for _, parameter in members:
                 parameter.data = torch.empty(0)
-            if copy_gradients:
-                getattr(self, flat).register_hook(torch.clone)
         # Not registered as a part: it has nothing to be trained, moved or saved.
         self._hidden = (inner.to(device),)
         self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]
@@ -66,11 +49,13 @@ class FlatModel(nn.Module):
         return super().train(mode)
 
 
-def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Sequence[_Part]]) -> dict[str, Tensor]:
+def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, torch.Size]]) -> dict[str, Tensor]:
     return {
-        part.name: piece.view(part.shape)
+        name: piece.view(shape)
         for flat, tensor in flats.items()
-        for part, piece in zip(parts[flat], tensor.split([part.size for part in parts[flat]]), strict=True)
+        for (name, shape), piece in zip(
+            parts[flat].items(), tensor.split([shape.numel() for shape in parts[flat].values()]), strict=True
+        )
     }
 
 
@@ -82,6 +67,6 @@ def _to_names(module: Any, state: dict[str, Any], prefix: str, _metadata: object
 
 def _from_names(module: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
     for flat, parts in module._parts.items():  # noqa: SLF001
-        pieces = [state.pop(prefix + part.name, None) for part in parts]
+        pieces = [state.pop(prefix + name, None) for name in parts]
         if all(piece is not None for piece in pieces):
             state[prefix + flat] = torch.cat([piece.flatten() for piece in pieces])

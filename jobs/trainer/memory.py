@@ -6,17 +6,21 @@ If a rank on CPUs has a limit on its address space, the limit counts: an allocat
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+
+from dscampaign.jobs import report
+
+from .config import Job, TrainerConfig
 
 GB = 1e9
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The most that this rank's memory has held so far, in GB; without a GPU both are the peak resident set.
+class Peak(NamedTuple):
+    """The most that this rank's memory has held since the last reset, in GB; without a GPU twice the resident set.
 
     `retries`: how often the allocator had to give everything back and ask again, which costs much time.
     """
@@ -36,25 +40,11 @@ def peak(device: torch.device) -> Peak:
     return Peak(resident_gb, resident_gb)
 
 
-class Peaks:
-    """The peaks of this rank's memory: of the whole attempt, and without its warm-up."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._before = Peak(0.0, 0.0)
-        self._apart = False
-
-    def restart(self) -> None:
-        """Start the window after the warm-up. A process without a GPU cannot separate the two peaks."""
-        if self._device.type == "cuda":
-            self._before, self._apart = peak(self._device), True
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def read(self) -> tuple[Peak, Peak]:
-        """Return the peaks of the whole attempt and since the warm-up; zeros for unknown values."""
-        now, before = peak(self._device), self._before
-        whole = Peak(max(now.allocated_gb, before.allocated_gb), max(now.reserved_gb, before.reserved_gb), now.retries)
-        return whole, now if self._apart else Peak(0.0, 0.0)
+def restart_peak(device: torch.device) -> bool:
+    """Forget the peak so far; return whether it is forgotten: the peak of a process without a GPU stays."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    return device.type == "cuda"
 
 
 def limited_peak_gb(device: torch.device) -> float | None:
@@ -77,6 +67,16 @@ def usable_gb(device: torch.device, limit_bytes: int | None) -> float | None:
         return min(room, limit_bytes or room) / GB
     limit = _address_limit()
     return limit / GB if limit else None
+
+
+def report_usable(config: TrainerConfig, job: Job, device: torch.device) -> None:
+    """Report event ``memory`` before the first step: the smallest usable memory of all ranks, which all call it."""
+    dist.all_reduce(torch.zeros(1, device=device))  # the first collective allocates what communication needs
+    own_gb = usable_gb(device, job.gpu_mem_bytes)
+    least = torch.tensor(torch.inf if own_gb is None else own_gb, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    known = {"usable_gb": float(least)} if torch.isfinite(least) else {}
+    report.event("memory", micro_batch=config.micro_batch, **known, **place(device))
 
 
 def place(device: torch.device) -> dict[str, str]:

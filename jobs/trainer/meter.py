@@ -1,14 +1,21 @@
-"""Numbers of each optimizer step, read one step late so that reading never makes the device wait; and a profile."""
+"""Numbers of each optimizer step, read one step late so that reading never makes the device wait; and a profile.
+
+Speed is measured over a window that begins after warm-up and compilation. Model FLOPs utilisation is
+``tokens/s/GPU x FLOP per token / peak`` (Chowdhery et al. 2022, PaLM, appendix B).
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,14 +29,79 @@ from dscampaign.jobs import report
 from . import memory
 from .config import TrainerConfig
 from .sampling import to_device
-from .speed import Speed, Work, peak_flops, profiled_steps
 
 MEMORY_STEP = 3  # steps of an attempt after which its memory has seen every kind of peak
-FOLDER = "profile"
-TRACE = "trace.json.gz"
-TABLE = "operators.txt"
+PROFILED_STEPS = 3  # enough to see the pattern, few enough for a trace that opens
+PEAK_FLOPS: Final = (
+    (re.compile(r"\bH[12]00 NVL\b"), 835e12),
+    (re.compile(r"\bH100 PCIe\b"), 756e12),
+    (re.compile(r"\bH[12]00\b"), 989e12),
+    (re.compile(r"\bA100\b"), 312e12),
+)
+"""Dense bf16 and fp16 FLOP/s by parts of the device's name; the first match counts."""
 
-_ROWS = 60
+
+def peak_flops(device: str) -> float | None:
+    """Return the peak of a device by its name; None if unknown, as for a part of a GPU (MIG)."""
+    if re.search(r"\bMIG\b", device):
+        return None
+    return next((peak for name, peak in PEAK_FLOPS if name.search(device)), None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a step over all ranks: targets without padding, FLOP of a token; a device's peak, None if unknown."""
+
+    tokens: int
+    ranks: int
+    flops_per_token: float
+    peak_flops: float | None
+
+    def mfu(self, step_time_s: float) -> float | None:
+        """Model FLOPs utilisation of a step, from 0 to 1."""
+        if self.peak_flops is None:
+            return None
+        return self.tokens / step_time_s / self.ranks * self.flops_per_token / self.peak_flops
+
+
+class Speed:
+    """The times of an attempt's steps by the device's clock; the first ``warm_up`` do not count."""
+
+    def __init__(self, work: Work, warm_up: int) -> None:
+        self._work, self._warm_up = work, warm_up
+        self._warm_up_s: list[float] = []
+        self._times_s: list[float] = []
+        self._waits_s: list[float] = []
+
+    def add(self, time_s: float, waited_s: float) -> None:
+        """Add the next step; ``waited_s``: the part in which this rank's host waited for data."""
+        if len(self._warm_up_s) < self._warm_up:
+            self._warm_up_s.append(time_s)
+        else:
+            self._times_s.append(time_s)
+            self._waits_s.append(waited_s)
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the window's figures; None before the first step after the warm-up."""
+        if not self._times_s:
+            return None
+        total_s, work = sum(self._times_s), self._work
+        first, median, third = np.percentile(self._times_s, [25, 50, 75]).tolist()
+        tokens_per_s = work.tokens * len(self._times_s) / total_s
+        return {
+            "steps": len(self._times_s),
+            "window_s": total_s,
+            "warm_up_steps": len(self._warm_up_s),
+            "warm_up_s": sum(self._warm_up_s),
+            "step_time_median_s": median,
+            "step_time_iqr_s": third - first,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_gpu": tokens_per_s / work.ranks,
+            "mfu": work.mfu(total_s / len(self._times_s)),
+            "flops_per_token": work.flops_per_token,
+            "peak_flops": work.peak_flops,
+            "data_wait_share": sum(self._waits_s) / total_s,
+        }
 
 
 @dataclass(frozen=True)
@@ -60,13 +132,13 @@ class Meter:
         self._pending: _Pending | None = None
         self._begin = _Mark(device)
         self._read_steps = 0
-        self._rank, self._said_s = dist.get_rank(), -math.inf
+        self._rank, self._printed_s = dist.get_rank(), -math.inf
         self._share: tuple[_Mark, _Mark] | None = None
         self._busy_s: float | None = None
         self._waited_s = 0.0
         self._retries = 0
-        self._peaks, self._closed_steps = memory.Peaks(device), 0
-        self._timed_peak: dict[str, float] = {}
+        self._closed_steps, self._peak_restarted = 0, False
+        self._peak_gb = self._timed_peak_gb = (0.0, 0.0)  # allocated, reserved: of the attempt, since the warm-up
         self._spent_s, self._spent_steps = 0.0, 0
         self._work = Work(
             config.global_batch * config.seq_len,
@@ -76,7 +148,6 @@ class Meter:
         )
         self._warm_up = warm_up_steps(config.untimed_steps, len(steps))
         self._speed = Speed(self._work, self._warm_up)
-        self._profiled = profiled_steps(config.profile_at)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -109,10 +180,8 @@ class Meter:
 
         Raises FloatingPointError, on all ranks: the loss of the step before is not finite.
         """
-        peak, timed = self._peaks.read()
-        self._retries = peak.retries
-        held = (peak.allocated_gb, peak.reserved_gb, timed.allocated_gb, timed.reserved_gb)
-        host = torch.tensor([0.0, 0.0, float(report.should_stop()), *held])
+        allocated_gb, reserved_gb, self._retries = memory.peak(self._device)
+        host = torch.tensor([0.0, 0.0, float(report.should_stop()), allocated_gb, reserved_gb])
         row = to_device(host, self._device)
         row[0] = self._loss
         if norm is not None:
@@ -127,7 +196,7 @@ class Meter:
         self._begin, self._share, self._waited_s = end, None, 0.0
         self._closed_steps += 1
         if self._closed_steps == self._warm_up:
-            self._peaks.restart()
+            self._peak_restarted = memory.restart_peak(self._device)
         self._read(before)
 
     def flush(self) -> None:
@@ -147,7 +216,9 @@ class Meter:
         used_gb = torch.tensor([memory.current_gb(self._device)], device=self._device)
         end = {"mem_end_gb": float(_gather(used_gb).max())}
         if summary := self._speed.summary():
-            figures = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
+            figures = {name: value for name, value in summary.items() if value is not None}
+            if any(self._timed_peak_gb):
+                figures |= dict(zip(("mem_allocated_gb", "mem_reserved_gb"), self._timed_peak_gb, strict=True))
             report.event("speed", **figures, **end, alloc_retries=self._retries, **memory.place(self._device))
 
     def _read(self, pending: _Pending | None, *, due: bool = False) -> None:
@@ -157,33 +228,34 @@ class Meter:
         waits = self._config.zero_stage == 3 or self._config.engine == "fsdp2" or self._config.ranks_per_sample > 1
         if pending.share and not waits:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
-        if pending.step not in self._profiled:
+        if pending.step not in profiled_steps(self._config):
             self._speed.add(time_s, pending.waited_s)
             self._spent_s, self._spent_steps = self._spent_s + time_s, self._spent_steps + 1
         self._read_steps += 1
         loss, norm, stop = pending.rows.mean(0).tolist()[:3]
-        worst = pending.rows.amax(0).tolist()
-        if worst[6]:
-            self._timed_peak = {"mem_allocated_gb": worst[5], "mem_reserved_gb": worst[6]}
+        allocated_gb, reserved_gb = pending.rows.amax(0).tolist()[3:]
+        self._peak_gb = max(self._peak_gb[0], allocated_gb), max(self._peak_gb[1], reserved_gb)
+        if self._peak_restarted and self._read_steps > self._warm_up:
+            self._timed_peak_gb = allocated_gb, reserved_gb
         self.stop_agreed |= stop > 0
         ends_warm_up = self._read_steps == self._warm_up  # no line covers steps of both kinds
         if due or ends_warm_up or pending.step % self._config.log_every == 0 or pending.step == self._steps:
-            self._report(pending, loss, norm, worst)
+            self._report(pending, loss, norm)
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
-            self._report_memory(worst[3], worst[4])
+            self._report_memory()
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
 
-    def _report(self, pending: _Pending, loss: float, norm: float, worst: list[float]) -> None:
+    def _report(self, pending: _Pending, loss: float, norm: float) -> None:
         pace = self._pace()
-        self._say(pending, loss, pace.get("tokens_per_s"))
+        self._print(pending, loss, pace.get("tokens_per_s"))
         self.reported = {
             "ts": pending.end.wall_s,
             "loss": loss,
             "lr": pending.lr,
             **pace,
-            "mem_allocated": worst[3],
-            "mem_reserved": worst[4],
+            "mem_allocated": self._peak_gb[0],
+            "mem_reserved": self._peak_gb[1],
             "samples_seen": pending.step * self._config.global_batch,
             **({"grad_norm": norm} if pending.has_norm else {}),
             **pending.extra,
@@ -203,18 +275,18 @@ class Meter:
         figures = {} if mfu is None else {"mfu": mfu}
         return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **figures}
 
-    def _say(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
+    def _print(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
         """Print a line for `campaign logs`, at most once a second, and for the last step."""
         now_s = time.monotonic()
-        if self._rank == 0 and (now_s - self._said_s >= 1.0 or pending.step == self._steps):
-            self._said_s = now_s
+        if self._rank == 0 and (now_s - self._printed_s >= 1.0 or pending.step == self._steps):
+            self._printed_s = now_s
             place = f"step {pending.step}/{self._steps}"
             pace = "" if tokens_per_s is None else f"  {tokens_per_s:,.0f} tokens/s"
             print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}{pace}", flush=True)
 
-    def _report_memory(self, allocated_gb: float, reserved_gb: float) -> None:
+    def _report_memory(self) -> None:
         """Complete the report from before the first step. On CPUs with a limit, the address space counts."""
-        limited_gb = memory.limited_peak_gb(self._device)
+        (allocated_gb, reserved_gb), limited_gb = self._peak_gb, memory.limited_peak_gb(self._device)
         report.event(
             "memory",
             micro_batch=self._config.micro_batch,
@@ -253,54 +325,47 @@ def _to_host(rows: Tensor) -> Tensor:
     return torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
 
 
+def profiled_steps(config: TrainerConfig) -> range:
+    """Return the optimizer steps that are profiled."""
+    return range(config.profile_at or 0, config.profile_at + PROFILED_STEPS if config.profile_at else 0)
+
+
 class Profile:
     """Record the operators of some steps on the first rank, and write their times."""
 
-    def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
-        self._steps = steps
-        self._records = dist.get_rank() == 0
-        self._folder = attempt_dir / FOLDER
-        self._cuda = device.type == "cuda"
-        self._under_way = False
+    def __init__(self, config: TrainerConfig, attempt_dir: Path, device: torch.device, meter: Meter) -> None:
+        self._steps, self._folder, self._meter = profiled_steps(config), attempt_dir / "profile", meter
+        self._device = device
         self._profiler: profile | None = None
 
-    def before(self, step: int, meter: Meter) -> None:
+    def before(self, step: int) -> None:
         """Begin to record before the first profiled step. An attempt may resume amid them."""
-        if step in self._steps and not self._under_way:
-            meter.flush()  # or what starting the profiler takes would count as the step before
-            self._start()
-            meter.restart_clock()
-
-    def after(self, step: int, meter: Meter) -> None:
-        """Write the recording after the last profiled step."""
-        if self._under_way and step + 1 not in self._steps:
-            meter.flush()
-            self.write()
-            meter.restart_clock()
-
-    def write(self) -> None:
-        """End a recording and write its files."""
-        self._under_way = False
-        if self._profiler is None:
-            return
-        self._wait()
-        self._profiler.stop()
-        make_folder(self._folder)
-        self._profiler.export_chrome_trace(str(self._folder / TRACE))
-        by = "self_device_time_total" if self._cuda else "self_cpu_time_total"
-        table = self._profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=80)
-        write_atomically(self._folder / TABLE, table + "\n")
-        report.event("profile", folder=str(self._folder), first_step=self._steps.start)
-        self._profiler = None
-
-    def _start(self) -> None:
-        self._under_way = True  # on all ranks: what flushes does so on all of them
-        if self._records:
+        if step in self._steps and self._profiler is None:
+            self._meter.flush()  # or what starting the profiler takes would count as the step before
             self._wait()
-            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
-            self._profiler = profile(activities=kinds)
-            self._profiler.start()
+            cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+            self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
+            if dist.get_rank() == 0:
+                self._profiler.start()
+            self._meter.restart_clock()
+
+    def after(self, step: int, *, last: bool) -> None:
+        """Write the recording after the last profiled step, or the attempt's last."""
+        if self._profiler is None or (step + 1 in self._steps and not last):
+            return
+        self._meter.flush()
+        if dist.get_rank() == 0:
+            self._wait()
+            self._profiler.stop()
+            make_folder(self._folder)
+            self._profiler.export_chrome_trace(str(self._folder / "trace.json.gz"))
+            by = f"self_{'device' if self._device.type == 'cuda' else 'cpu'}_time_total"
+            table = self._profiler.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=80)
+            write_atomically(self._folder / "operators.txt", table + "\n")
+            report.event("profile", folder=str(self._folder), first_step=self._steps.start)
+        self._profiler = None
+        self._meter.restart_clock()
 
     def _wait(self) -> None:
-        if self._cuda:
+        if self._device.type == "cuda":
             torch.cuda.synchronize()

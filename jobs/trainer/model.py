@@ -137,6 +137,12 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the model's transformer blocks in order: the modules that Transformers never divides among devices."""
+    undivided = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return [module for module in model.modules() if type(module).__name__ in undivided]
+
+
 def causal_sdpa(
     _module: nn.Module,
     query_BHSD: Tensor,
@@ -162,17 +168,13 @@ def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTra
         shape = None if config.pretrained else find_shape(fields)
         model_config = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, tokens)
     else:
-        _refuse_misspelt(fields)
+        for name, near in misspelt_fields(fields).items():
+            raise ValueError(f"train.model.{name}: {fields['model_type']} has no such field; did you mean {near}?")
         model_config = _from_fields(fields, tokens)
     for name in DROPOUT_FIELDS:
         if hasattr(model_config, name):
             setattr(model_config, name, config.dropout)
     return model_config
-
-
-def _refuse_misspelt(model: Mapping[str, Any]) -> None:
-    for name, near in misspelt_fields(model).items():
-        raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near}?")
 
 
 def _from_fields(model: Mapping[str, Any], tokens: Data | Tokenizer) -> PreTrainedConfig:

@@ -1,37 +1,42 @@
-"""PyTorch's engines, which have the methods of DeepSpeed's engine that the trainer calls: the common part, and DDP."""
+"""PyTorch's own engines, for comparison, with the methods of DeepSpeed's engine that the trainer calls."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dscampaign.files.private_files import make_folder
 
 from .config import TrainerConfig
+from .model import NextTokenLoss, blocks_of, parameter_groups
 
 STATE_FILE: Final = "training_state.pt"
 _HALF: Final = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
 class TorchEngine(ABC):
     """Trains a model with fused AdamW; subclasses place the states and reduce the gradients."""
 
-    stage: ClassVar[int]  # the stage of ZeRO that divides the same among the ranks
+    loss_scale = 1.0
+    """The factor of fp16 losses before the backward pass; 1 in other formats."""
 
-    def __init__(
-        self, module: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
-    ) -> None:
+    def __init__(self, module: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
         self.module, self.device, self._config = module, device, config
         self.skipped_steps = 0
+        self._parameters = list(module.parameters())
         self.optimizer = torch.optim.AdamW(
-            groups,
+            parameter_groups(module),
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             eps=config.eps,
@@ -61,11 +66,6 @@ class TorchEngine(ABC):
         """2-norm of the last step's gradients before clipping."""
         return self._norm
 
-    @property
-    def loss_scale(self) -> float:
-        """Return the factor of fp16 losses before the backward pass; 1 in other formats."""
-        return 1.0
-
     def train(self, mode: bool = True) -> Self:
         """Set the model's mode."""
         self.module.train(mode)
@@ -75,10 +75,6 @@ class TorchEngine(ABC):
         """Set the model's mode."""
         return self.train(mode=False)
 
-    def zero_optimization_stage(self) -> int:
-        """Return the stage, as DeepSpeed's engine does."""
-        return self.stage
-
 
 class DdpEngine(TorchEngine):
     """Data parallel training with PyTorch alone, the baseline of DeepSpeed's engines: as most people train without it.
@@ -87,15 +83,10 @@ class DdpEngine(TorchEngine):
     micro-batch of a step.
     """
 
-    stage = 0
-
-    def __init__(
-        self, model: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
-    ) -> None:
-        super().__init__(model.to(device), groups, config, device)
+    def __init__(self, model: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
+        super().__init__(model.to(device), config, device)
         self._half = _HALF.get(config.precision)
         self._scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self._parameters = [p for group in groups for p in group["params"]]
         self._parallel: nn.Module = self.module
         if dist.get_world_size() > 1:
             self._parallel = DistributedDataParallel(self.module, gradient_as_bucket_view=True, broadcast_buffers=False)
@@ -119,26 +110,17 @@ class DdpEngine(TorchEngine):
 
     def _update(self) -> None:
         self._scaler.unscale_(self.optimizer)
-        limit = self._config.grad_clip or torch.inf
-        self._norm = nn.utils.clip_grad_norm_(self._parameters, limit)
-        before = self.loss_scale
+        self._norm = nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip or torch.inf)
+        before = self._scaler.get_scale()
         self._scaler.step(self.optimizer)
         self._scaler.update()
+        self.loss_scale = self._scaler.get_scale()
         self.skipped_steps += self.loss_scale < before
-
-    @property
-    def loss_scale(self) -> float:
-        """Return the factor of fp16 losses before the backward pass; 1 in other formats."""
-        return float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of the model and of its wrapper."""
         self._parallel.train(mode)
         return self
-
-    def torch_autocast_enabled(self) -> bool:
-        """Return whether a pass through the bare module takes other memory than a pass through the engine."""
-        return self._half is not None
 
     def save_checkpoint(self, save_dir: str, tag: str, client_state: Mapping[str, Any], **_latest: object) -> None:
         """Write ``save_dir/tag``, from the first rank: all have the same."""
@@ -163,5 +145,125 @@ class DdpEngine(TorchEngine):
         self.optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
         self.skipped_steps = state["skipped_steps"]
-        client_state: dict[str, Any] = state["client_state"]
-        return str(file), client_state
+        return str(file), state["client_state"]
+
+
+class FsdpEngine(TorchEngine):
+    """Sharded training by ``fully_shard``, for comparison with ZeRO 3: every rank holds a part of each parameter.
+
+    The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
+    Gradients that are reduced after the last micro-batch of a step take 4 bytes for each parameter of the model.
+    """
+
+    def __init__(self, model: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
+        half = torch.bfloat16 if config.precision in ("bf16", "fp8") else None
+        offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()
+        options: dict[str, Any] = {
+            "mesh": init_device_mesh(device.type, (dist.get_world_size(),)),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+            "offload_policy": offload,
+            "reshard_after_forward": True,
+        }
+        self._blocks = blocks_of(model)
+        for block in self._blocks:
+            fully_shard(block, **options)
+        self._sharded = fully_shard(model, **options)
+        if config.offload != "full":
+            model.to(device)
+        else:
+            for buffer in model.buffers():
+                buffer.data = buffer.data.to(device)
+        super().__init__(model, config, device)  # after sharding, which replaces the parameters
+
+    def compile(self) -> None:
+        """Compile each block, without the hooks that gather it, and the loss.
+
+        The call of a block is compiled, not its ``forward``: that spares the host the path of the hooks.
+        """
+        for block in self._blocks:
+            block.compile()
+        self.module.compile_parts(())
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Return the loss of a micro-batch."""
+        if self._config.fsdp2_reduce == "last":
+            self._sharded.set_requires_gradient_sync(self.is_gradient_accumulation_boundary())
+        loss: Tensor = self.module(*inputs)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a micro-batch to the gradients of its step."""
+        (loss / self._config.accumulation).backward()
+
+    def _update(self) -> None:
+        self._norm = self._clip()
+        self.optimizer.step()
+
+    def _clip(self) -> Tensor:
+        """Clip the gradients and return their norm over all ranks before that.
+
+        PyTorch's own function communicates on the device of the parts, and NCCL cannot use host memory.
+        """
+        if self._config.offload != "full":
+            norm = nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip or torch.inf)
+            return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        grads = [p.grad.to_local() for p in self._parameters if isinstance(p.grad, DTensor)]
+        squared = nn.utils.get_total_norm(grads).to(self.device) ** 2
+        dist.all_reduce(squared)
+        norm = squared.sqrt()
+        if self._config.grad_clip:
+            factor = torch.clamp(self._config.grad_clip / (norm + 1e-6), max=1.0)
+            torch._foreach_mul_(grads, factor.to(grads[0].device))
+        return norm
+
+    def save_checkpoint(self, save_dir: str, tag: str, client_state: Mapping[str, Any], **_latest: object) -> None:
+        """Write this rank's parts to ``save_dir/tag``, as plain tensors: PyTorch's own format needs code to be read."""
+        folder = Path(save_dir, tag)
+        make_folder(folder)
+        parts = {}
+        for name, parameter in self.module.named_parameters():
+            kept = self.optimizer.state.get(parameter, {})  # none of what has no part in the loss
+            states = {state: _alone(_local(value)) for state, value in kept.items()}
+            parts[name] = {"weight": _alone(_local(parameter)), **states}
+        state = {"ranks": dist.get_world_size(), "parts": parts, "buffers": self._buffers()}
+        torch.save({**state, "client_state": dict(client_state)}, folder / _file(dist.get_rank()))
+
+    def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
+        """Read this rank's file of ``save_checkpoint``; return its path and the client's state."""
+        file = Path(load_dir, tag, _file(dist.get_rank()))
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        for name, parameter in self.module.named_parameters():
+            part = state["parts"][name]
+            kept = self.optimizer.state[parameter]
+            if "step" in part:
+                kept["step"] = part["step"].to(parameter.device)
+            for moment in _MOMENTS if "step" in part else ():
+                kept[moment] = torch.zeros_like(parameter)
+                _local(kept[moment]).copy_(part[moment])
+            _local(parameter).copy_(part["weight"])
+        for name, buffer in self._buffers().items():
+            buffer.copy_(state["buffers"][name])
+        return str(file), state["client_state"]
+
+    def _buffers(self) -> dict[str, Tensor]:
+        kept = self.module.state_dict().keys()
+        return {name: buffer for name, buffer in self.module.named_buffers() if name in kept}
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """The files of all ranks in a folder that ``save_checkpoint`` wrote, in their order; none in another's."""
+    return sorted(folder.glob(_file("*")), key=lambda file: int(file.name.split("_")[2]))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    data = tensor.detach()
+    return data.to_local() if isinstance(data, DTensor) else data
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Return a tensor with a storage of its own size: a copy in host memory, as the device may lack room."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.to("cpu", copy=True)
+
+
+def _file(rank: int | str) -> str:
+    return f"fsdp_rank_{rank}_states.pt"

@@ -19,7 +19,7 @@ from dscampaign.jobs import report
 from dscampaign.jobs.shared import allocator, checkpoint_retention
 from dscampaign.jobs.shared.nvml import driver_version
 
-from . import patches, swap_space
+from . import swap_space
 from .config import Job, TrainerConfig
 from .data import Data, Samples, load
 from .engine import (
@@ -29,18 +29,17 @@ from .engine import (
     create_engine,
     from_first_rank,
     loss_scaling,
+    patches,
     set_learning_rate,
     start_process_group,
 )
 from .fused_loss import IGNORED_TARGET
+from .memory import place, report_usable
 from .meter import Meter, Profile
 from .model import build_model
-from .probe import report_memory
 from .sampling import evaluation_batches, training_batches
 from .saving import restore, save
-from .schedule import learning_rate
 from .search import search
-from .speed import profiled_steps
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def main() -> None:
         search(engine, model, config, job)
         return
     first, reported, rated = restore(engine, job)
-    report_memory(engine, config, job)
+    report_usable(config, job, engine.device)
     if job.rank == 0:
         checkpoint_retention.remove_drafts(job.checkpoint_dir, job.generation)
     report.event(
@@ -88,17 +87,18 @@ def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: ra
     step, target = steps.start - 1, steps.stop - 1
     # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
     resumable = not swap_space.in_use(json.loads(job.ds_config.read_text()))
-    profile = Profile(profiled_steps(config.profile_at), job.attempt_dir, engine.device)
     meter = Meter(config, engine.device, steps, flops_per_token)
+    profile = Profile(config, job.attempt_dir, engine.device, meter)
     batches = training_batches(data.train, config, job, steps, engine.device)
     gc.collect()
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
     report.phase("compile")  # the first step compiles, allocates and connects
     for step in steps:
-        profile.before(step, meter)
+        profile.before(step)
         rate = learning_rate(config, step, target)
         set_learning_rate(engine, rate)
-        _seed_dropout(config, job, step)
+        if config.dropout:  # by the step, so that a resumed run drops the same units as an uninterrupted run
+            torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
         for _ in range(config.accumulation):
             with meter.waiting():
                 batch = next(batches)
@@ -109,7 +109,7 @@ def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: ra
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
-        profile.after(step, meter)
+        profile.after(step, last=stopping or step == target)
         if (stopping and resumable) or _due(step, config.checkpoint_every, target):
             meter.flush()
             with report.phase("checkpoint"):
@@ -122,7 +122,6 @@ def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: ra
             evaluate(engine, data.held_out, config, job, step)
             meter.restart_clock()
     meter.flush()
-    profile.write()
     meter.finish()
     if step == target:
         evaluate(engine, data.held_out, config, job, step)
@@ -130,22 +129,18 @@ def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: ra
 
 def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
     """Report ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
-    if len(held_out):
-        with report.phase("eval"):
-            _evaluate(engine, held_out, config, job, step)
-
-
-def _evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
+    if not len(held_out):
+        return
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.eval()
-    with torch.no_grad(), without_cudnn_attention():
+    with report.phase("eval"), torch.no_grad(), without_cudnn_attention():
         for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
             count = (targets != IGNORED_TARGET).sum()
             loss = engine(inputs, targets).double()
             sums += torch.stack([torch.where(count > 0, loss * count, 0.0), count])
+        dist.all_reduce(sums)
+        loss_sum, token_count = sums.tolist()
     engine.train()
-    dist.all_reduce(sums)
-    loss_sum, token_count = sums.tolist()
     loss = loss_sum / token_count
     report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
     if job.rank == 0 and checkpoint_retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
@@ -178,23 +173,27 @@ def _due(step: int, every: int | None, target: int) -> bool:
     return every is not None and (step % every == 0 or step == target)
 
 
-def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
-    """Seed by the step, so that a resumed run drops the same units as an uninterrupted run."""
-    if config.dropout:
-        torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
+def learning_rate(config: TrainerConfig, step: int, steps: int) -> float:
+    """Return the rate of optimizer step ``step`` of ``steps``, or of ``config.schedule_steps``: a resumed run's too.
+
+    Rises linearly over the warm-up (its last step has the full rate), then follows the schedule down towards
+    ``min_lr_ratio * lr``, which the step after the last would have: no step of the run is spent at rate 0.
+    """
+    steps = max(steps, config.schedule_steps or 0)
+    if step < config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    peak, floor = max(1, config.warmup_steps), config.min_lr_ratio
+    progress = (step - peak) / (steps - peak + 1)
+    decays = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
+    return config.lr * (floor + (1.0 - floor) * decays[config.schedule])
 
 
 def _software(device: torch.device, config: TrainerConfig) -> dict[str, str]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     names = ["deepspeed", "transformers", *(["torchao"] if config.precision == "fp8" else [])]
-    libraries = {module: version(module) for module in names}
-    facts = {"device": name, "torch": torch.__version__, **libraries}
+    facts = {**place(device), **{name: version(name) for name in names}}
     if config.engine == "deepspeed":
-        facts["patches"] = patches.state(config)
+        facts["patches"] = patches(config)
     if device.type == "cuda":
-        facts |= {
-            "cuda": torch.version.cuda or "",
-            "driver": driver_version(),
-            "allocator": allocator.setting(os.environ),
-        }
+        cuda = torch.version.cuda or ""
+        facts |= {"cuda": cuda, "driver": driver_version(), "allocator": allocator.setting(os.environ)}
     return facts

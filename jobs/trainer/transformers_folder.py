@@ -1,4 +1,4 @@
-"""Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
+"""Writes the weights of a checkpoint, sharded by any engine, in the format of Transformers, on a CPU.
 
 As a program it reads a `WeightsRequest` as JSON from its standard input, and ends with a line of JSON.
 """
@@ -6,32 +6,36 @@ As a program it reads a `WeightsRequest` as JSON from its standard input, and en
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from dscampaign.files import ours
 from dscampaign.jobs.shared.documents import decode
+from dscampaign.jobs.shared.layer_parts import TRANSPOSED, Cut, cut_of
 
-from .checkpoint_weights import SavedWeights
 from .config import TrainerConfig
 from .data import tokenizer_name
+from .flat_parameters import MATRICES, VECTORS
 from .model import find_model_config
-from .saving import TAG
+from .saving import TAG, weights_only
 from .tokens import load_tokenizer, save_tokenizer
+from .torch_engine import STATE_FILE, shards_in
 
 FORMATS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FILE_SIZE: Final = "4GB"  # of weights: a size that all hubs and file systems accept
-_PIECES: Final = "pieces"
+WHOLE: Final = "mp_rank_00_model_states.pt"
+"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. If ranks share layers, it is the
+first of several files, with the weights of the first of these ranks."""
 
 
 @dataclass(frozen=True)
@@ -51,47 +55,124 @@ def write(request: WeightsRequest) -> dict[str, Any]:
     model_config = find_model_config(config, load_tokenizer(name))
     with torch.device("meta"):  # its shapes and names alone
         model: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
-    weights = SavedWeights(Path(request.checkpoint), TAG, dtype)
-    pieces = out / _PIECES
-    pieces.mkdir()
-    state = {
-        key: _fitted(weights[key], wanted, pieces / str(number))
-        for number, (key, wanted) in enumerate(_wanted(model, weights).items())
-    }
+    with weights_only():
+        weights = read_weights(Path(request.checkpoint), TAG, dtype)
+    state = {}
+    for key, wanted in _wanted(model, weights).items():
+        weight = weights[key].contiguous()
+        weight = weight[: wanted.shape[0]] if wanted.dim() else weight
+        state[key] = weight.to(wanted.dtype if weight.is_floating_point() else weight.dtype, copy=True)
     model.save_pretrained(str(out), state_dict=state, max_shard_size=FILE_SIZE)
-    del state
-    ours.remove(pieces)
     save_tokenizer(name, out)
     parameters = sum(weight.numel() for weight in model.parameters())
     return {"parameters": parameters, "model": type(model).__name__, "tokenizer": name}
 
 
-def _wanted(model: PreTrainedModel, weights: SavedWeights) -> dict[str, Tensor]:
+def _wanted(model: PreTrainedModel, saved: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the model's weights by name, tied weights once. Raises ValueError: the names or shapes differ."""
     wanted = dict(model.named_parameters()) | {
         name: buffer for name, buffer in model.state_dict().items() if name in dict(model.named_buffers())
     }
-    saved, rows = weights.shapes, model.config.vocab_size
+    rows = model.config.vocab_size
     if missing := [name for name in wanted if name not in saved]:
         raise ValueError(f"the checkpoint has no weight {missing[0]}, which the model of the run has")
     for name, weight in wanted.items():
-        padded = weight.shape[:1] == (rows,) and saved[name][0] > rows
-        if saved[name][padded:] != weight.shape[padded:]:
-            shapes = f"{tuple(saved[name])} in the checkpoint, {tuple(weight.shape)} in the model of the run"
+        shape = saved[name].shape
+        padded = weight.shape[:1] == (rows,) and shape[0] > rows
+        if shape[padded:] != weight.shape[padded:]:
+            shapes = f"{tuple(shape)} in the checkpoint, {tuple(weight.shape)} in the model of the run"
             raise ValueError(f"weight {name}: {shapes}")
     if more := saved.keys() - model.state_dict().keys():
         raise ValueError(f"the checkpoint has a weight {min(more)}, which the model of the run has not")
     return wanted
 
 
-def _fitted(weight: Tensor, wanted: Tensor, file: Path) -> Tensor:
-    """The weight as the model has it, mapped from a file: the kernel needs to keep none of it in memory."""
-    fitted = weight[: wanted.shape[0]] if wanted.dim() else weight
-    dtype = wanted.dtype if fitted.is_floating_point() else fitted.dtype
-    with file.open("wb") as room:  # what is mapped without room on the disk would end the process when it is written
-        os.posix_fallocate(room.fileno(), 0, max(1, fitted.numel() * dtype.itemsize))
-    mapped = torch.from_file(str(file), shared=True, size=fitted.numel(), dtype=dtype).view(fitted.shape)
-    return mapped.copy_(fitted)
+def read_weights(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the weights of a checkpoint by the model's own names; some are joined only by ``contiguous()``.
+
+    Raises ValueError: the files are not of this trainer, or their number of shards does not fit.
+    """
+    count = len(list((folder / tag).glob("mp_rank_*_model_states.pt")))
+    if count < 2:
+        weights = _read(folder, tag, dtype)
+    else:
+        with TemporaryDirectory() as place:  # what is read from there stays in memory, or mapped into it
+            parts = [_read(_alone(folder / tag, number, Path(place)), tag, dtype) for number in range(count)]
+        weights = {name: _parts_joined(name, parts) for name in parts[0]}
+    return {name.removeprefix("model."): weight for name, weight in weights.items()}  # of the trained module
+
+
+def _alone(written: Path, number: int, place: Path) -> Path:
+    """Make a folder with links to the files of one part, under the names that they have without other parts."""
+    folder = place / str(number)
+    (folder / written.name).mkdir(parents=True)
+    mine = f"mp_rank_{number:02d}_"
+    for file in written.iterdir():
+        if mine in file.name:
+            (folder / written.name / file.name.replace(mine, "mp_rank_00_")).symlink_to(file.resolve())
+    return folder
+
+
+def _parts_joined(name: str, parts: Sequence[Mapping[str, Any]]) -> Tensor:
+    cut = cut_of(name)
+    own: Tensor = parts[0][name].contiguous()
+    if cut is None:
+        return own  # DeepSpeed names tied weights twice there alone
+    dim, pieces = int(cut is Cut.INPUTS), 3 if cut is Cut.THIRDS else 1
+    mine = [part[name].contiguous().chunk(pieces, dim) for part in parts]
+    whole = torch.cat([part for piece in zip(*mine, strict=True) for part in piece], dim)
+    return whole.t() if name.split(".")[-2] in TRANSPOSED and own.dim() == 2 else whole
+
+
+def _read(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
+    plain, whole = folder / tag / STATE_FILE, folder / tag / WHOLE
+    if plain.exists():
+        return dict(_load(plain)["module"])
+    if shards := [_load(file) for file in shards_in(folder / tag)]:
+        if len(shards) != shards[0]["ranks"]:
+            raise ValueError(f"the checkpoint has {len(shards)} shards of {shards[0]['ranks']}")
+        parts = [shard["parts"] for shard in shards]
+        joined = {name: torch.cat([part[name]["weight"] for part in parts]) for name in parts[0]}
+        return {**shards[0]["buffers"], **joined}
+    state = _load(whole) if whole.exists() else {"module": {}, "optimizer": None}
+    dtypes = {weight.dtype for weight in state["module"].values() if weight.is_floating_point()}
+    if state["module"] and dtypes <= {dtype, torch.float32}:
+        return dict(state["module"])
+    if state["optimizer"]:
+        return _without_zero(state)
+    weights: dict[str, Any] = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag, lazy_mode=True)
+    return _parted(weights, state) if state["module"] and MATRICES in weights else weights
+
+
+def _load(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    return loaded
+
+
+def _without_zero(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The fp32 copies that half precision without ZeRO works on, in the order of the optimizer's groups."""
+    buffers = {name: state["module"][name] for name in state["buffer_names"]}
+    groups = state["optimizer"]["fp32_groups"]
+    matrices, vectors = _by_group(state)
+    if len(groups[0]) == 1 != len(matrices):
+        return buffers | _parted({MATRICES: groups[0][0], VECTORS: groups[1][0]}, state)
+    return buffers | dict(zip([*matrices, *vectors], [*groups[0], *groups[1]], strict=True))
+
+
+def _parted(flats: Mapping[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
+    parts, module = dict[str, Tensor](), state["module"]
+    for names, flat in zip(_by_group(state), (flats[MATRICES], flats[VECTORS]), strict=True):
+        pieces = flat.flatten().split([module[name].numel() for name in names])
+        parts |= {name: piece.view(module[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return parts
+
+
+def _by_group(state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of the matrices and of all others, as the optimizer has them; of tied weights, the first name."""
+    module = {name: weight for name, weight in state["module"].items() if name not in state["buffer_names"]}
+    first = {(weight.data_ptr(), weight.shape): name for name, weight in reversed(module.items())}
+    names = [name for name, weight in module.items() if first[weight.data_ptr(), weight.shape] == name]
+    return [name for name in names if module[name].dim() >= 2], [name for name in names if module[name].dim() < 2]
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
 }
 _ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
 _STRATEGY: Final = (
-    *("engine", "offload", "fsdp2_reduce", "nvme_path", "deepcompile", "cuda_graphs", "attention", "fused_loss"),
+    *("engine", "offload", "fsdp2_reduce", "nvme_path", "deepcompile", "attention", "fused_loss"),
     *("sequence_parallel", "tensor_parallel"),
 )
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})

@@ -23,9 +23,6 @@ _NOT_DEEPSPEED: Final = ("ddp", "fsdp2")
 _FLASH: Final = ("flash_attention_2",)
 _WHOLE_LAYERS: Final[Mapping[str, Container[Any]]] = {"zero_stage": (3,), "deepcompile": _ON}
 _CLASHES: Final[Sequence[tuple[str, Container[Any], Mapping[str, Container[Any]]]]] = (
-    ("cuda_graphs", _ON, {"engine": _NOT_DEEPSPEED, "offload": _OFFLOADED, "tensor_parallel": _SEVERAL}),
-    ("cuda_graphs", _ON, {"deepspeed_patches": (False,), "activation_checkpointing": _ON, **_WHOLE_LAYERS}),
-    ("cuda_graphs", _ON, {"sequence_parallel": _SEVERAL}),
     ("engine", _NOT_DEEPSPEED, {"zero_stage": (1, 2, 3), "deepcompile": _ON}),
     ("engine", ("ddp",), {"offload": _OFFLOADED, "attention": _FLASH}),
     ("engine", ("fsdp2",), {"offload": ("optimizer", "nvme"), "precision": ("fp16",)}),
@@ -43,7 +40,6 @@ _CLASHES: Final[Sequence[tuple[str, Container[Any], Mapping[str, Container[Any]]
 )
 """Values of a field of `train`, and those of others with which the built-in training does not work."""
 _ON_GPUS: Final[Mapping[str, Container[Any]]] = {
-    "cuda_graphs": _ON,
     "deepcompile": _ON,
     "attention": _FLASH,
     "precision": ("tf32",),
@@ -108,9 +104,6 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     if config.deepspeed and train.engine != "deepspeed":
         message = f"has no effect with engine {train.engine}"
         yield Finding.at("deepspeed train.engine", message, "leave it out, or remove the engine")
-    if train.cuda_graphs and not train.compile and not train.deepcompile:
-        message = "needs a forward and a backward pass that are compiled as a whole"
-        yield _finding("cuda_graphs", message, "write compile: true")
     if train.precision == "fp8":
         yield from _fp8(train)
     if train.ranks_per_sample > 1:
@@ -143,7 +136,7 @@ def _shown(field: str, value: object) -> str:
 def _of_own_script(train: TrainConfig) -> Iterator[Finding]:
     if train.precision == "fp8":
         yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
-    for field in (*_GROUPS, "cuda_graphs"):
+    for field in _GROUPS:
         if getattr(train, field) != TrainConfig.model_fields[field].default:
             yield _finding(field, "is for the built-in training", _LEAVE_OUT)
 

@@ -7,7 +7,7 @@ from typing import Final
 LEARNED: Final = frozenset(
     """model pretrained tokenizer dataset seq_len global_batch micro_batch steps epochs precision strategy engine
     zero_stage offload fsdp2_reduce nvme_path lr schedule schedule_steps warmup_steps min_lr_ratio weight_decay beta1
-    beta2 eps grad_clip seed dropout activation_checkpointing compile deepcompile deepspeed_patches cuda_graphs
+    beta2 eps grad_clip seed dropout activation_checkpointing compile deepcompile deepspeed_patches
     attention fused_loss sequence_parallel tensor_parallel""".split()  # noqa: SIM905
 )
 """Fields that change the learned model, or the speed: they are part of the experiment's digest. Another of these

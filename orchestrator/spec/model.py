@@ -173,9 +173,6 @@ class TrainConfig(SpecSection):
     deepspeed_patches: bool = True
     """`false` trains with [DeepSpeed as installed](training.md#deepspeed-as-installed): the same losses, usually
     slower. Built-in training only."""
-    cuda_graphs: bool = False
-    """Record and replay the passes, so that small micro-batches do not wait for the host. Needs `compile`, ZeRO 0 to 2,
-    whole layers and GPUs. Built-in training only."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """`auto` uses PyTorch's causal attention without a mask tensor if the model allows it, else `sdpa` or `eager`.
     `flash_attention_2` needs flash-attn."""

@@ -16,7 +16,7 @@ from .statistics import Estimate, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
 
 FIELDS: Final = (
-    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
+    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing",
     "fused_loss",
 )  # fmt: skip
 """Of the strategy, in the order in which they are told; the other axes of the matrix follow."""

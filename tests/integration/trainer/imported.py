@@ -11,4 +11,4 @@ from dscampaign.jobs.trainer import deepspeed_patches, train, weights  # noqa: E
 
 # Ranks of a script, or without patches, would compile a reduction in shared memory, and load PyTorch's compiler.
 deepspeed.ops.__compatible_ops__ = {}
-deepspeed_patches.put_off_muon()
+deepspeed_patches.leave_muon_uncompiled()

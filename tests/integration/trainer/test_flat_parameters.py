@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,25 +48,6 @@ def test_it_computes_and_learns_what_the_model_does() -> None:
     vectors = torch.cat([_gradient(plain.norm.weight), _gradient(plain.norm.bias)])
     torch.testing.assert_close(_gradient(flat.matrices), _gradient(plain.table.weight).flatten())
     torch.testing.assert_close(_gradient(flat.vectors), vectors)
-
-
-def test_gradients_can_be_had_in_memory_of_their_own() -> None:
-    """A CUDA graph that is replayed writes them where it wrote the last ones."""
-    written = torch.zeros(28)
-
-    class Replayed(torch.autograd.Function):
-        @staticmethod
-        def forward(_ctx: Any, weights: Tensor) -> Tensor:
-            return weights.sum()
-
-        @staticmethod
-        def backward(_ctx: Any, *_gradients: Tensor) -> Tensor:
-            return written.add_(1).detach()
-
-    flat = FlatModel(Tied(), CPU, copy_gradients=True)
-    for _ in range(2):
-        Replayed.apply(flat.matrices).backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(_gradient(flat.matrices), torch.full((28,), 3.0))  # 1 of the first, 2 of the second
 
 
 def test_its_mode_is_the_model_s() -> None:

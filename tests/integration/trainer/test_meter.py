@@ -12,6 +12,8 @@ import torch
 
 from dscampaign.db.series import Series
 from dscampaign.jobs import report
+from dscampaign.jobs.trainer import memory
+from dscampaign.jobs.trainer.memory import Peak
 from dscampaign.jobs.trainer.meter import Meter
 from dscampaign.orchestrator.report.measure.timing import lines_of, timing
 from dscampaign.tests.integration.trainer.attempts import train_config
@@ -73,3 +75,27 @@ def test_lines_hold_the_time_of_all_their_steps(
     assert found.tokens_per_s == pytest.approx(tokens * len(counted_s) / sum(counted_s))
     assert found.tokens_per_s == pytest.approx(events["speed"]["tokens_per_s"])
     assert found.warm_up_s == pytest.approx(sum(took_s[step] + 1 for step in range(first, first + UNTIMED)))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("restarts", [True, False])
+def test_the_peak_of_the_warm_up_is_in_the_lines_alone(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU a process has a single peak."""
+    lines: dict[int, dict[str, Any]] = {}
+    events: dict[str, Any] = {}
+    peaks = iter([Peak(9.0, 10.0), Peak(9.0, 11.0), Peak(4.0, 5.0), Peak(6.0, 7.0, retries=1)])
+    monkeypatch.setattr(report, "report", lambda step, **values: lines.update({step: values}))
+    monkeypatch.setattr(report, "event", lambda name, **values: events.update({name: values}))
+    monkeypatch.setattr(memory, "peak", lambda _device: next(peaks))
+    monkeypatch.setattr(memory, "restart_peak", lambda _device: restarts)
+    meter = Meter(train_config(steps=4, world_size=1, untimed_steps=2), torch.device("cpu"), range(1, 5), 1.0)
+    for step in range(1, 5):
+        meter.close(step, 1e-3, None, {})
+    meter.flush()
+    meter.finish()
+    assert [line["mem_allocated"] for line in lines.values()] == [9.0] * 4
+    assert [line["mem_reserved"] for line in lines.values()] == [10.0, 11.0, 11.0, 11.0]
+    assert (events["memory"]["peak_allocated_gb"], events["memory"]["peak_reserved_gb"]) == (9.0, 11.0)
+    timed = (events["speed"].get("mem_allocated_gb"), events["speed"].get("mem_reserved_gb"))
+    assert timed == ((6.0, 7.0) if restarts else (None, None))
+    assert events["speed"]["alloc_retries"] == 1

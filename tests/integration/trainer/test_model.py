@@ -16,7 +16,6 @@ from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.model import (
     NextTokenLoss,
     _facts,
-    _refuse_misspelt,
     build_model,
     find_model_config,
     parameter_groups,
@@ -171,4 +170,4 @@ def test_the_spec_decides_about_dropout_whatever_a_model_calls_it(model_type: st
 
 def test_a_misspelt_field_of_the_model_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean n_layer"):
-        _refuse_misspelt({"model_type": "gpt2", "n_layers": 2})
+        build(model={"model_type": "gpt2", "n_layers": 2})

@@ -15,8 +15,8 @@ from deepspeed.runtime.zero import stage3
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from torch import Tensor, nn
 
-from dscampaign.jobs.trainer import zero3_patches
-from dscampaign.jobs.trainer.zero3_patches import join_gradients, stay_ahead
+from dscampaign.jobs.trainer import deepspeed_patches
+from dscampaign.jobs.trainer.deepspeed_patches import join_gradients, stay_ahead
 
 RANKS = 3
 SHAPES = ((3, 4), (5,), (1,), (2, 7), (4,))  # 12 elements divide among the ranks; 5, 14, 1 and 4 do not
@@ -52,7 +52,6 @@ def gradients(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> list[T
 def test_the_parts_of_a_rank_are_those_that_deepspeed_gives_it(
     group: SimpleNamespace, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype
 ) -> None:
-    join_gradients()
     join_gradients()
     for rank in range(RANKS):
         group.rank = rank
@@ -174,7 +173,7 @@ def test_gathers_begin_when_the_device_has_made_the_step(fails: bool, monkeypatc
     whole = [SimpleNamespace(all_gather_coalesced=lambda _weights: arrives)]
     one = SimpleNamespace(_post_step=own, persistent_parameters=whole)
     gathers: Any = _Gathers(lambda other: happened.append(f"gathers wait for what computes: {other is computes}"))
-    zero3_patches._gather_without_waiting(one, gathers)
+    deepspeed_patches._gather_without_waiting(one, gathers)
     if fails:
         with pytest.raises(RuntimeError):
             one._post_step(set())
@@ -205,7 +204,7 @@ def test_weights_that_hooks_gather_in_another_form_are_left_to_deepspeed(
 
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda: None)
-    monkeypatch.setattr(zero3_patches, "_FollowedStream", Stream)
+    monkeypatch.setattr(deepspeed_patches, "_FollowedStream", Stream)
     quantized = {"zero_quantized_weights": False, "zero_quantized_nontrainable_weights": False} | changes
     marks = {name: value for name, value in changes.items() if name == "comm_dtype"}  # as torch_autocast does
     coordinator = SimpleNamespace(_PartitionedParameterCoordinator__allgather_stream=Stream())

@@ -18,8 +18,8 @@ from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 from dscampaign.jobs.trainer import saving
 from dscampaign.jobs.trainer.config import Job
-from dscampaign.jobs.trainer.fsdp_engine import _alone
 from dscampaign.jobs.trainer.saving import restore, save
+from dscampaign.jobs.trainer.torch_engine import _alone
 from dscampaign.tests.integration.trainer.attempts import Attempt, train_config
 
 pytestmark = pytest.mark.training

@@ -38,7 +38,7 @@ def gathered(kind: str, zero: dict[str, Any]) -> tuple[int, list[str]]:
     from deepspeed.utils import z3_leaf_module
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks
+    from dscampaign.jobs.trainer.engine import gather_whole_blocks
 
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=64, **MODELS[kind]))
     number = gather_whole_blocks(model, {"zero_optimization": zero})
@@ -89,7 +89,7 @@ def test_all_blocks_share_what_is_compiled_for_one(launch: Launch, tmp_path: Pat
 def test_a_whole_block_is_gathered_ahead(zero: dict[str, Any], ahead: int | None) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, with_a_block_ahead
+    from dscampaign.jobs.trainer.engine import gather_whole_blocks, with_a_block_ahead
 
     with torch.device("meta"):
         shape = {"n_layer": 2, "n_embd": 4096, "n_head": 2}
@@ -104,7 +104,7 @@ def test_a_whole_block_is_gathered_ahead(zero: dict[str, Any], ahead: int | None
 def test_small_blocks_are_gathered_as_far_ahead_as_deepspeed_does() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dscampaign.jobs.trainer.whole_blocks import DEFAULT_AHEAD, gather_whole_blocks, with_a_block_ahead
+    from dscampaign.jobs.trainer.engine import DEFAULT_AHEAD, gather_whole_blocks, with_a_block_ahead
 
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", vocab_size=64, **MODELS["gpt2"]))
     given = {"zero_optimization": {"stage": 3}}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
-from dscampaign.orchestrator.spec import conflicts
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.strategies import STRATEGIES
 from dscampaign.tests.support.spec_files import load_spec
 
@@ -103,55 +99,11 @@ def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[
     assert found.startswith(expected)
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        ({"zero_stage": 3}, "train.zero_stage: zero_stage 3"),
-        ({"strategy": "zero3"}, "train.strategy: zero_stage 3"),
-        ({"zero_stage": 2, "offload": "optimizer"}, "train.offload: offload optimizer"),
-        ({"activation_checkpointing": True}, "train.activation_checkpointing: activation_checkpointing"),
-        ({"engine": "ddp"}, "train.engine: engine ddp"),
-        ({"zero_stage": 1, "deepcompile": True}, "train.deepcompile: deepcompile"),
-        ({"sequence_parallel": 2}, "train.sequence_parallel: sequence_parallel 2"),
-        ({"tensor_parallel": 2}, "train.tensor_parallel: tensor_parallel 2"),
-    ],
-)
-def test_what_is_in_the_way_of_cuda_graphs_is_named(tmp_path: Path, others: dict[str, Any], expected: str) -> None:
-    [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": True, **others})
-    assert found.startswith(f"{expected} does not work with cuda_graphs")
-
-
-def test_what_is_in_the_way_of_cuda_graphs_is_told_one_by_one_and_where_it_varies(tmp_path: Path) -> None:
-    train = {"cuda_graphs": True, "compile": True, "activation_checkpointing": True}
-    found = problems(tmp_path, train=train, matrix={"zero_stage": [0, 1, 2, 3]})
-    assert [one.partition(": ")[0] for one in found] == ["matrix.zero_stage[3]", "train.activation_checkpointing"]
-    found = problems(tmp_path, train={"compile": True, "zero_stage": 3}, matrix={"cuda_graphs": [True, False]})
-    assert [one.partition(": ")[0] for one in found] == ["matrix.cuda_graphs[0]"]
-
-
-def test_cuda_graphs_are_served_where_the_parameters_are_joined() -> None:
-    """Every combination of what the trainer asks."""
-    choices = {
-        "engine": ("deepspeed", "ddp"),
-        "zero_stage": (2, 3),
-        "offload": ("none", "optimizer"),
-        "compile": (True, False),
-        "deepcompile": (True, False),
-        "activation_checkpointing": (True, False),
-        "tensor_parallel": (1, 2),
-        "deepspeed_patches": (True, False),
-    }
-    for values in product(*choices.values()):
-        train = dict(zip(choices, values, strict=True))
-        config = RunConfig.model_validate({"train": {"cuda_graphs": True, **train}})
-        told = any(("train", "cuda_graphs") in finding.places for finding in conflicts.check(config, 8, 8))
-        assert told is not joins_parameters(train)
-
-
-def test_a_script_of_one_s_own_records_its_own_passes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    [found] = problems(tmp_path, command="train.py", train={"cuda_graphs": True})
-    assert found.startswith("train.cuda_graphs: is for the built-in training")
+def test_a_clash_is_told_where_a_field_varies(tmp_path: Path) -> None:
+    found = problems(tmp_path, train={"fused_loss": True}, matrix={"zero_stage": [0, 1, 2, 3]})
+    assert [one.partition(": ")[0] for one in found] == ["matrix.zero_stage[3]"]
+    found = problems(tmp_path, train={"strategy": "zero3"}, matrix={"fused_loss": [True, False]})
+    assert [one.partition(": ")[0] for one in found] == ["matrix.fused_loss[0]"]
 
 
 def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refused(tmp_path: Path) -> None:
@@ -165,7 +117,6 @@ def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refus
     "train",
     [
         {"zero_stage": 1, "deepcompile": True},
-        {"compile": True, "cuda_graphs": True},
         {"precision": "tf32"},
         {"attention": "flash_attention_2"},
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.trainer.schedule import learning_rate
+from dscampaign.jobs.trainer.train import learning_rate
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 

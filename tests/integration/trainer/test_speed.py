@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.db.records import WARM_UP_STEPS
-from dscampaign.jobs.trainer.speed import Speed, Work, peak_flops
+from dscampaign.jobs.trainer.meter import Speed, Work, peak_flops
 
 WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
 
