@@ -103,7 +103,7 @@ def _fill(store: Store, runs: int, steps: int) -> None:
         queries.insert_runs(conn, campaign, new)
         ids = [run.id for run in queries.runs(conn, campaign)]
         tries = [NewAttempt(run_id=one, token=f"t{one}", executor="slurm", spool_path="", **attempt) for one in ids]
-        attempts = queries.insert_attempts(conn, tries)
+        attempts = [attempt.id for attempt in queries.insert_attempts(conn, tries)]
         conn.execute(update(schema.run).values(generation=1))
         newest = {"generation": 1, "ts_s": 0.0, **losses[-1]}
         rows = [{"run_id": one, "attempt_id": own, **newest} for one, own in zip(ids, attempts, strict=True)]

@@ -69,7 +69,7 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
     for run_id in ids:
         spool.write_text("".join(_lines(steps, random.Random(run_id))))
         with store.write() as conn:
-            attempt = queries.insert_attempts(conn, [_attempt(run_id)])[0]
+            attempt = queries.insert_attempts(conn, [_attempt(run_id)])[0].id
         while not ingest(store, MetricSpool(attempt, spool)).caught_up:
             pass
         with store.write() as conn:

@@ -70,7 +70,8 @@ def insert_attempts(store: Store, count: int, folder: str, runs: int = 0) -> lis
         config = {"train": {"steps": 100, "lr": 1e-4}}
         new = [NewRun(f"r{n}", {"n": n}, config, "h", n) for n in range(max(runs, count))]
         queries.insert_runs(conn, campaign_id, new)
-        return queries.insert_attempts(conn, [_attempt(run.id) for run in queries.runs(conn, campaign_id)[:count]])
+        attempts = [_attempt(run.id) for run in queries.runs(conn, campaign_id)[:count]]
+        return [attempt.id for attempt in queries.insert_attempts(conn, attempts)]
 
 
 def _attempt(run_id: int) -> NewAttempt:

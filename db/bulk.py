@@ -14,14 +14,13 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
-    insert,
     select,
     update,
 )
 
 from . import schema
 from .records import AttemptRow, NewAttempt, NewRun, RunRow
-from .rows import EMPTY, StoredDocument, fetch, pieces
+from .rows import EMPTY, StoredDocument, fetch, insert_rows, pieces
 from .states import AttemptState, RunState
 from .store import database_now, now_s
 
@@ -31,8 +30,8 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
     fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
     fixed["updated_s"] = database_now(conn)
     rows = [{**vars(new), **fixed} for new in new_runs]
-    for some in pieces(rows):
-        conn.execute(insert(schema.run), some)
+    if rows:
+        insert_rows(conn, schema.run, rows)
 
 
 def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,16 +49,16 @@ def update_runs(
         conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
 
 
-def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
-    """Record attempts before they are submitted, make each its run's newest, and return their ids in this order.
+def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[AttemptRow]:
+    """Record attempts before they are submitted, make each its run's newest, and return them in this order.
 
     A generation that a run already has makes the transaction a StaleWrite: another process decided first.
     """
     if not new:
         return []
     zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
-    conn.execute(insert(schema.attempt), [{**vars(attempt), **zero} for attempt in new])
-    run, row, ids = schema.run.c, schema.attempt.c, dict[tuple[int, int], int]()
+    insert_rows(conn, schema.attempt, [{**vars(attempt), **zero} for attempt in new])
+    run, row = schema.run.c, schema.attempt.c
     of_generation: dict[int, list[int]] = defaultdict(list)
     for attempt in new:
         of_generation[attempt.generation].append(attempt.run_id)
@@ -67,9 +66,9 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
         for some in pieces(run_ids):
             older = and_(run.id.in_(some), run.generation < generation)
             conn.execute(update(schema.run).where(older).values(generation=generation))
-            made = select(row.run_id, row.id).where(row.run_id.in_(some), row.generation == generation)
-            ids |= {(run_id, generation): attempt_id for run_id, attempt_id in conn.execute(made)}
-    return [ids[attempt.run_id, attempt.generation] for attempt in new]
+    submitted = fetch(conn, AttemptRow, schema.attempt, row.token.in_({attempt.token for attempt in new}))
+    rows = {(attempt.run_id, attempt.generation): attempt for attempt in submitted}
+    return [rows[attempt.run_id, attempt.generation] for attempt in new]
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:

@@ -50,7 +50,7 @@ from .records import (
     RunRow,
     RunStatus,
 )
-from .rows import EMPTY, fetch, pieces
+from .rows import EMPTY, fetch, insert_rows, pieces
 from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import database_now, insert_into, now_s
 
@@ -318,7 +318,7 @@ def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> N
     if not new:
         return
     now = database_now(conn)
-    conn.execute(insert(schema.events), [_row(campaign_id, event, now) for event in new])
+    insert_rows(conn, schema.events, [_row(campaign_id, event, now) for event in new])
 
 
 def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class Payloads:
         self._paths, self._python = paths, python
         self._same = {"campaign": paths.campaign, "data_dir": str(paths.data), "store": store, "workdir": workdir}
         self._known: dict[tuple[Any, ...], tuple[dict[str, Any], RunConfig]] = {}
+        self._code_folder = cache(lambda code: str(paths.code(code)) if is_copy(code) else "")
 
     def of(
         self,
@@ -105,7 +106,7 @@ class Payloads:
             command=config.command or TRAINER,
             target_step=run.target_step,
             params=run.params,
-            code=str(self._paths.code(code)) if is_copy(code) else "",
+            code=self._code_folder(code),
             **further,
         )
 

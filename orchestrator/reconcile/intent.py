@@ -97,9 +97,8 @@ def write_intent(
         new = [
             _new_attempt(action, index, token, paths, place if shared else None) for index, (action, place) in ordered
         ]
-        ids = queries.insert_attempts(conn, new)
+        rows = queries.insert_attempts(conn, new)
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
-        rows = queries.attempts_of(conn, ids)
         saved = queries.saved_steps(
             conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
         )

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from dscampaign.db import open_runs, queries
-from dscampaign.db.records import AttemptRow, NewAttempt, RunRow
+from dscampaign.db.records import NewAttempt, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState, Stage
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.jobs.shared.documents import Count, Number, Whole, decode
@@ -228,8 +228,7 @@ class Recollection:
             rung = _rung(template, run, submitted) if template and run.stage is Stage.TRIAL else {}
             changes[run.id] = {**state, **wanted, **rung, "generation": submitted.generation}
         queries.change_runs(conn, changes)
-        rows: list[AttemptRow] = queries.attempts_of(conn, queries.insert_attempts(conn, new))
-        for row in rows:
+        for row in queries.insert_attempts(conn, new):
             message = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
             events.append(queries.NewEvent(RECALLED, message, row.run_id, row.id))
         queries.add_events(conn, writer.campaign_id, events)

@@ -59,7 +59,7 @@ class World:
             start_step=0,
         )
         with self.store.write() as conn:
-            attempt_id = queries.insert_attempts(conn, [new])[0]
+            attempt_id = queries.insert_attempts(conn, [new])[0].id
         ingest(self.store, MetricSpool(attempt_id, paths.metrics))
         return attempt_id
 

@@ -198,7 +198,7 @@ def _plant_attempt(
         changes=one.changes,
     )
     with store.write() as conn:
-        attempt_id = queries.insert_attempts(conn, [new])[0]
+        attempt_id = queries.insert_attempts(conn, [new])[0].id
         data = {"exclude": one.exclude} if one.exclude else None
         queries.add_event(conn, run.campaign_id, SUBMITTING, "why", run_id=run.id, attempt_id=attempt_id, data=data)
     lines = list(_lines(condition, run, one, now_s + one.queued_s + one.setup_s))

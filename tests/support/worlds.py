@@ -27,7 +27,7 @@ class World:
 
     def attempt(self, generation: int, config_hash: str = "h1") -> int:
         with self.store.write() as conn:
-            return queries.insert_attempts(conn, [new_attempt(self.run_id, generation, config_hash)])[0]
+            return queries.insert_attempts(conn, [new_attempt(self.run_id, generation, config_hash)])[0].id
 
     def spool(self, generation: int = 1) -> Path:
         return self.dir / f"g{generation:04d}.jsonl"

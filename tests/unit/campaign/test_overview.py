@@ -27,7 +27,7 @@ def record(store: Store, name: str, config: Mapping[str, Any], ranks: int, **att
         queries.insert_runs(conn, campaign, [NewRun("run", {}, config, "h", 0)])
         (run,) = queries.runs(conn, campaign)
         new = NewAttempt(run.id, 1, name, "h", None, None, ranks, 1, "slurm", "spool")
-        (attempt_id,) = queries.insert_attempts(conn, [new])
+        attempt_id = queries.insert_attempts(conn, [new])[0].id
         values = {key: value + now_s if key in ("started_s", "created_s") else value for key, value in attempt.items()}
         queries.update_attempt(conn, attempt_id, **values)
 

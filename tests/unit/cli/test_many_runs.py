@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
                 rule, reason = REASONS[kind]
                 state, evidence = RunState.FAILED, {"rule": rule, "reason": reason.format(point)}
                 attempt = NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool")
-                row = queries.insert_attempts(conn, [attempt])[0]
+                row = queries.insert_attempts(conn, [attempt])[0].id
                 queries.update_attempt(conn, row, state=AttemptState.FAILED, failure_class=kind, evidence=evidence)
                 queries.update_run(conn, run.id, state=state, reason=evidence["reason"])
             elif point % 5 == 0 and repeat == 1:

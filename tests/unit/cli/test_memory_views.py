@@ -51,7 +51,7 @@ def other_campaign(folder: Path, spec: Path) -> None:
         )
         queries.insert_runs(conn, campaign, [NewRun("r", {}, {}, "h", 0)])
         [run] = queries.runs(conn, campaign)
-        attempt = queries.insert_attempts(conn, [new_attempt(run.id, key)])[0]
+        attempt = queries.insert_attempts(conn, [new_attempt(run.id, key)])[0].id
         seen = MemoryObservation(f"{key}|H100|2", attempt, 240, oom=False, after_init_gb=3.0, per_sample_gb=1.1)
         queries.observe_memory(conn, seen)
         queries.observe_memory(conn, MemoryObservation(f"{key}|H100|2", attempt, 240, oom=True, usable_gb=84.0))

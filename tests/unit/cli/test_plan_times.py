@@ -62,7 +62,7 @@ def complete(spec: Path, *names: str) -> Store:
         run = runs[name]
         new = NewAttempt(run.id, 1, "t", run.config_hash, None, None, 4, 1, "slurm", str(spool))
         with store.write() as conn:
-            [attempt] = queries.insert_attempts(conn, [new])
+            attempt = queries.insert_attempts(conn, [new])[0].id
         ingest(store, MetricSpool(attempt, spool))
         ended: dict[str, Any] = {"started_s": START_S, "ended_s": START_S + 200, "failure_class": "completed"}
         with store.write() as conn:

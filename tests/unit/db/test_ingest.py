@@ -340,7 +340,7 @@ def _taken(
     with world.store.write() as conn:
         queries.insert_runs(conn, world.campaign_id, [NewRun(name, {}, {"a": 1}, "h1", 1, target_step=target)])
         run_id = next(run.id for run in queries.runs(conn, world.campaign_id) if run.name == name)
-        [attempt_id] = queries.insert_attempts(conn, [new_attempt(run_id)])
+        attempt_id = queries.insert_attempts(conn, [new_attempt(run_id)])[0].id
     path = world.dir / f"{name}.jsonl"
     for start, end in pairwise([0, *cuts, len(lines)]):
         with path.open("ab") as file:

@@ -40,7 +40,7 @@ def test_agents_push_through_a_pooler(pooled: str, tmp_path: Path) -> None:
         queries.insert_runs(conn, campaign, [NewRun(f"r{n}", {}, {}, "h", n) for n in range(AGENTS)])
         runs = queries.runs(conn, campaign)
         new = [NewAttempt(run.id, 1, "t", "h", 1, 1, 1, 1, "local", "metrics.jsonl") for run in runs]
-        attempts = queries.insert_attempts(conn, new)
+        attempts = [attempt.id for attempt in queries.insert_attempts(conn, new)]
     failed: list[Exception] = []
 
     def push_all(attempt: int) -> None:

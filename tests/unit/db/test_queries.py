@@ -82,12 +82,16 @@ def test_a_batch_of_attempts_keeps_its_order_and_makes_each_the_newest(world: Wo
     with world.store.write() as conn:
         queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 2500)])
         runs = queries.runs(conn, world.campaign_id)[:0:-1]
-        ids = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
+        attempts = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
         queries.insert_attempts(conn, [new_attempt(runs[0].id, 3)])
     with world.store.read() as conn:
         made = {row.id: row.run_id for row in queries.attempts(conn, world.campaign_id)}
         newest = {run.id: run.generation for run in queries.runs(conn, world.campaign_id)}
-    assert [made[attempt_id] for attempt_id in ids] == [run.id for run in runs]
+    assert (
+        [made[attempt.id] for attempt in attempts]
+        == [attempt.run_id for attempt in attempts]
+        == [run.id for run in runs]
+    )
     assert newest == {run.id: 1 for run in runs} | {world.run_id: 1, runs[0].id: 3}
 
 
@@ -106,7 +110,8 @@ def test_jobs_are_recorded_of_attempts_that_were_only_intended(world: World) -> 
     with world.store.write() as conn:
         queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 4)])
         runs = queries.runs(conn, world.campaign_id)[1:]
-        first, second, third = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
+        new = [new_attempt(run.id, 1) for run in runs]
+        first, second, third = (attempt.id for attempt in queries.insert_attempts(conn, new))
         queries.update_attempt(conn, second, state=AttemptState.RUNNING, job_id="adopted")
         assert queries.mark_queued(conn, {first: "7_0", second: "7_1"}) == [first]
         found = {row.id: (row.state, row.job_id) for row in queries.attempts(conn, world.campaign_id)}
@@ -132,9 +137,9 @@ def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:
         other = new_campaign(conn, "other")
         queries.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
         [run] = queries.runs(conn, other)
-        ids = [1, queries.insert_attempts(conn, [replace(new_attempt(run.id), memory_key="a_b")])[0]]
+        ids = [1, queries.insert_attempts(conn, [replace(new_attempt(run.id), memory_key="a_b")])[0].id]
         queries.update_attempt(conn, 1, memory_key="a_b")
-        ids.append(queries.insert_attempts(conn, [replace(new_attempt(run.id, 2), memory_key="axb")])[0])
+        ids.append(queries.insert_attempts(conn, [replace(new_attempt(run.id, 2), memory_key="axb")])[0].id)
         for attempt_id, key in zip(ids, ("a_b|GPU|2", "a_b|CPU|2", "axb|GPU|2"), strict=True):
             queries.observe_memory(conn, MemoryObservation(key, attempt_id, 4, oom=False, usable_gb=1.0))
     with world.store.read() as conn:

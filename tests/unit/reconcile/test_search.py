@@ -233,7 +233,7 @@ def test_out_of_memory_is_graded_by_what_was_asked_for(world: World) -> None:
     line = {"text": now(78.0)}
     with world.store.write() as conn:
         for run, evidence in zip(world.runs, ({"line": line}, {}), strict=False):
-            [attempt] = queries.insert_attempts(conn, [replace(new_attempt(run.id), token=run.name)])
+            attempt = queries.insert_attempts(conn, [replace(new_attempt(run.id), token=run.name)])[0].id
             queries.update_attempt(conn, attempt, state="failed", failure_class=FailureClass.OOM)
             queries.update_run(conn, run.id, state=RunState.FAILED)
             queries.add_events(conn, world.campaign.id, [queries.NewEvent("ended", "", run.id, data=evidence)])
