@@ -41,7 +41,7 @@ _BEFORE: Final = (
     "if it starts the training, write its script or `-m MODULE` in `command`; else run it before `submit`, or as a line"
     " of `slurm.setup`"
 )
-_LOGS: Final = "logs go to the attempt's folder, and `campaign logs` shows them"
+_LOGS: Final = "`campaign logs` shows all output, and a failed run is retried"
 _AFTER: Final = "run it once the campaign is done"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
@@ -50,8 +50,6 @@ _RENDEZVOUS: Final = re.compile(
 )
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _TAKEN: Final = frozenset({*Spec.model_fields, *SlurmConfig.model_fields, *AT_LAUNCH, "run", "repeat"})
-_SOURCED: Final = re.compile(r"(?:(?<=^source )|(?<=^\. ))(?=[\w.])[\w./-]+/[\w./-]+")
-"""The relative path of a file that a line reads."""
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
@@ -74,15 +72,13 @@ _VALUED: Final = frozenset(
 def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
     """Return the fields of the spec for a script; `stem` names a job without a name."""
     variables = {name: environment[name] for name in ("HOME", "USER") if name in environment}
-    draft = Draft(name_from(stem), Variables(variables, taken=_TAKEN), environment)
-    if flags := re.match(r"#!\s*\S+(?:\s+\w*sh)?\s+(-.*)", text):
-        reason = "`module` and `conda` work without it" if "l" in flags[1] else _NEEDLESS["set"]
-        draft.needless.append(("1", f"{flags[1].strip()}: {reason}"))
+    draft = Draft(name_from(stem), Variables(variables, taken=_TAKEN), environment, text)
     for place, options in options_of(text):
         for name, value in options.items():
             take_option(draft, place, name, value)
     count(draft)
-    _take_all(draft, list(statements(text)))
+    for statement in statements(text):
+        _take(draft, statement)
     for name in dict.fromkeys(_REFERENCE.findall(" ".join((*draft.container.values(), *draft.mounts)))):
         draft.unclear.append((draft.at or "options", f"{name} is not set here: write its value below `container`"))
     if draft.line is None:
@@ -92,12 +88,7 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
     return draft
 
 
-def _take_all(draft: Draft, parts: list[Statement]) -> None:
-    for at, statement in enumerate(parts):
-        _take(draft, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
-
-
-def _take(draft: Draft, statement: Statement, rest: str) -> None:
+def _take(draft: Draft, statement: Statement) -> None:
     place, text = statement.place, statement.text
     try:
         words = words_of(text)
@@ -106,11 +97,10 @@ def _take(draft: Draft, statement: Statement, rest: str) -> None:
     first = words[0] if words else ""
     if statement.block or not words:
         _take_block(draft, statement)
-    elif _take_variables(draft, statement, rest):
+    elif _take_variables(draft, statement):
         pass
     elif first in _SETUP and words[1:2] != ["run"]:
-        line = draft.variables.filled(text)
-        _take_setup(draft, place, _SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(draft.folder, m[0])), line))
+        _take_setup(draft, place, draft.variables.filled(text))
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
         folder = "".join(
             replace(draft.variables, values={**draft.environment, **draft.variables.values}).words(words[1])
@@ -118,6 +108,8 @@ def _take(draft: Draft, statement: Statement, rest: str) -> None:
         if "$" in folder or folder == "-":
             draft.unclear.append((place, f"{text}: only a shell finds the folder"))
         else:
+            earlier = [line for line in draft.setup if re.match(r"(?:source|\.) [\w.]", line)]
+            draft.unclear += [(place, f"{line}: its path starts at the folder of this line now") for line in earlier]
             draft.folder = posixpath.normpath(posixpath.join(draft.folder, folder))
             draft.taken.append(place)
     elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]) or (
@@ -140,7 +132,7 @@ def _take_setup(draft: Draft, place: str, line: str) -> None:
 
 def _take_block(draft: Draft, statement: Statement) -> None:
     """Take over a loop that starts the training as axes, and a here-document that is the value of a variable."""
-    begin, kind = statement.text.partition("\n")[0], statement.block or "a quote that is not closed"
+    begin = statement.text.partition("\n")[0]
     match, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
     if match and document:
         draft.variables.values[match[1]] = draft.variables.filled(document["text"])
@@ -148,7 +140,8 @@ def _take_block(draft: Draft, statement: Statement) -> None:
         return
     default = _DEFAULT.fullmatch(statement.text)
     if default and re.fullmatch(r"(\$.*)?", draft.variables.values.get(default["name"], "")):
-        _take_all(draft, list(statements(default["body"], statement.line)))
+        for inner in statements(default["body"], statement.line):
+            _take(draft, inner)
         draft.taken.append(statement.place)
         return
     loop = _FOR.fullmatch(statement.text)
@@ -161,14 +154,13 @@ def _take_block(draft: Draft, statement: Statement) -> None:
             trial.variables.values.pop(loop["name"], None)
             trial.unclear.append((statement.place, f"{begin}: only a shell finds its values"))
         line = statement.line + statement.text[: loop.start("body")].count("\n")
-        _take_all(trial, list(statements(loop["body"], line)))
+        for inner in statements(loop["body"], line):
+            _take(trial, inner)
         if trial.line is not draft.line:
-            trial.in_turn *= len(values)
             _take_redirection(trial, statement.place, loop["after"])
             vars(draft).update(vars(trial))
             return
-    advice = "; for a loop over values of the training, write an axis in `matrix`" if kind == "`for`" else ""
-    draft.unclear.append((statement.place, f"{begin}: {kind}{advice}"))
+    draft.unclear.append((statement.place, f"{begin}: only a shell understands it"))
 
 
 def _values_of(draft: Draft, loop: re.Match[str]) -> list[str]:
@@ -181,7 +173,7 @@ def _values_of(draft: Draft, loop: re.Match[str]) -> list[str]:
     return [] if any(re.search(r"[$`*?]", value) for value in values) else values
 
 
-def _take_variables(draft: Draft, statement: Statement, rest: str) -> bool:
+def _take_variables(draft: Draft, statement: Statement) -> bool:
     """Take over variables, exported or not; return whether the statement only sets variables."""
     exported = re.match(r"(?:export|declare\s+-\S+)\s+", statement.text)
     words = WORD.findall(statement.text[exported.end() if exported else 0 :])
@@ -192,7 +184,7 @@ def _take_variables(draft: Draft, statement: Statement, rest: str) -> bool:
         value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(words_of(raw))
         if equals or (value := draft.variables.values.get(name, "")):
             export = replace(statement, text=f"export {word}") if len(words) > 1 and exported else statement
-            _assign(draft, export, name, value, exported=bool(exported), rest=rest)
+            _assign(draft, export, name, value, exported=bool(exported))
         else:
             draft.unclear.append(
                 (statement.place, f"export {name}: the script gives it no value; write it below `env`")
@@ -200,53 +192,41 @@ def _take_variables(draft: Draft, statement: Statement, rest: str) -> bool:
     return True
 
 
-def _assign(draft: Draft, statement: Statement, name: str, value: str, *, exported: bool, rest: str) -> None:
+def _assign(draft: Draft, statement: Statement, name: str, value: str, *, exported: bool) -> None:
     """Take over a variable: an exported one is in `env`, or, if a shell has to expand it, in a line of `setup`."""
     place, text, variables = statement.place, statement.text, draft.variables
-    is_used = re.search(rf"\$\{{?{re.escape(name)}\b", rest) is not None
-    of_job = {} if name in variables.values else _of_job(name, value)
+    is_default = re.fullmatch(rf"\$\{{{name}:?-[^{{}}]*\}}", value)
+    if exported and name not in variables.values and not is_default and re.search(rf"\$\{{?{name}\b", value):
+        own = {name: f"${{{name}:-}}"}  # it extends the value that the job has
+        _take_setup(draft, place, _for_setup(replace(variables, values=variables.values | own), text))
+        return
     columns = set(variables.columns)
-    scope = replace(variables, values=of_job | variables.values)
-    filled = value if f"{name}='{value}'" in text else scope.filled(value)
+    filled = value if f"{name}='{value}'" in text else variables.filled(value)
     if (new := filled[1:-1]) in variables.columns.keys() - columns and name.lower() not in columns:
         filled = variables.column(name.lower(), variables.columns.pop(new))
+    is_known = not _COMMAND.search(filled)
+    is_part = is_known and " " in filled and re.search(rf"\$\{{?{re.escape(name)}\b", draft.script)  # of a command
+    if is_known and value.startswith("("):
+        variables.arrays[name] = words_of(filled[1:].removesuffix(")"))
+    elif is_known:
+        variables.values[name] = filled
     if _RENDEZVOUS.fullmatch(name):
         draft.needless.append((place, f"{text}: {_RANKS}"))
-        if not _COMMAND.search(filled):
-            variables.values[name] = filled
-        return
-    if value.startswith("(") and not _COMMAND.search(filled):
-        variables.arrays[name] = words_of(filled[1:].removesuffix(")"))
     elif exported and any(secrets_in({name: value})):
         draft.unclear.append((place, f"{name} {_HIDDEN}"))
-        return
-    elif "$" in filled or "`" in filled or value.startswith("("):
-        is_known = is_used and not _COMMAND.search(filled) and not (exported and of_job)
-        variables.values |= {name: filled} if is_known else {}
-        if exported and not (is_known and " " in filled):
-            _take_setup(draft, place, text if filled == value else _for_setup(variables, of_job, text))
-        elif not is_known:
-            draft.unclear.append((place, f"{text}: only a shell finds its value"))
-        else:
-            draft.taken.append(place)
-        return
+    elif exported and not is_part and re.search(r"[$`]", filled):
+        _take_setup(draft, place, text if filled == value else _for_setup(variables, text))
+    elif not is_known:
+        draft.unclear.append((place, f"{text}: only a shell finds its value"))
     else:
-        variables.values[name] = filled
-        if exported and not (is_used and " " in filled):
-            draft.env[name] = filled
-    draft.taken.append(place)
+        draft.env |= {name: filled} if exported and not is_part else {}
+        draft.taken.append(place)
 
 
-def _of_job(name: str, value: str) -> dict[str, str]:
-    """Return the variable itself if its new value extends that of the job, as of `PATH=/x:$PATH`."""
-    is_extended = re.search(rf"\$\{{?{name}\b", value) and not re.fullmatch(rf"\$\{{{name}:?-[^{{}}]*\}}", value)
-    return {name: f"${{{name}:-}}"} if is_extended else {}
-
-
-def _for_setup(variables: Variables, of_job: Mapping[str, str], text: str) -> str:
+def _for_setup(variables: Variables, text: str) -> str:
     """Return a line with the values of the script's own variables, which a job lacks."""
     own = {name: value for name, value in variables.values.items() if not re.match("SLURM_|PWD", name)}
-    return replace(variables, values={**own, **of_job}).filled(text)
+    return replace(variables, values=own).filled(text)
 
 
 # The launch line
@@ -283,10 +263,6 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         if name.startswith("container_"):
             take_container(draft, name, value)
     draft.line = _in_folder(draft, line)
-    if (part := line.sizes.get("nodes", 0)) and part < int(draft.sizes["nodes"]):
-        draft.unclear.append(
-            (place, f"it runs on {part} of the job's nodes: write the resources of one run in `slurm`")
-        )
     refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
     draft.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
     draft.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
@@ -305,15 +281,8 @@ def _trains(line: LaunchLine) -> bool:
 
 
 def _take_redirection(draft: Draft, place: str, text: str) -> None:
-    """Note that output needs no file; other programs that read it need a look."""
-    redirection = redirection_of(text)
-    if redirection.endswith("&"):
-        draft.in_turn = 0
-    if redirection.startswith("||"):
-        draft.needless.append((place, f"{redirection}: the campaign retries a failed run, or reports it"))
-    elif re.search(r"(?<!\|)\|(?!\|)&?\s*(?!tee\b)\w", redirection):
-        draft.unclear.append((place, f"{redirection}: no shell reads the output; {_LOGS}"))
-    elif redirection.strip("& "):
+    """Note that output needs no file, and that a campaign retries by itself."""
+    if (redirection := redirection_of(text)).strip("& "):
         draft.needless.append((place, f"{redirection}: {_LOGS}"))
 
 
@@ -325,17 +294,9 @@ def _in_folder(draft: Draft, line: LaunchLine) -> LaunchLine:
         draft.container.setdefault("workdir", draft.folder)
         return line
     draft.fields["workdir"] = draft.folder  # in which the lines of `setup` begin, too
-    draft.setup = [_SOURCED.sub(lambda match: _from_folder(match[0], draft.folder), line) for line in draft.setup]
     script = line.script[0]
     path = script if script == "-m" else posixpath.normpath(posixpath.join(draft.folder, script))
     return replace(line, script=(path, *line.script[1:]))
-
-
-def _from_folder(path: str, folder: str) -> str:
-    if folder.startswith(("/", "~")):
-        return posixpath.abspath(path)
-    moved = posixpath.relpath(path, folder)
-    return moved if "/" in moved else f"./{moved}"
 
 
 def _unfilled(words: Iterable[str]) -> Iterator[str]:
@@ -377,7 +338,7 @@ def _out_of_shell(draft: Draft, place: str, words: list[str]) -> list[str]:
         if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[at + 1]):
             *before, last = statements(words[at + 2])
             for statement in before:
-                _take(draft, replace(statement, place=place), rest=last.text)
+                _take(draft, replace(statement, place=place))
             _take_redirection(draft, place, last.text)
             return [*words[:at], *_without_variables(draft, place, draft.variables.words(last.text))]
     return words

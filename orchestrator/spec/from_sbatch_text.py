@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
@@ -14,28 +14,18 @@ from .texts import secret_in
 from .yaml_source import parse_value, written
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
-_SEED: Final = re.compile(r"(?i)(?:^|[\s_.-])seed[= ]\{(\w+)\}")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true")
 
 
 def yaml_of(draft: Draft, source: str) -> str:
     """Return the text of the spec."""
-    seed = _seed_of(draft)
-    seeds, columns = _repeats(draft.columns, seed) if seed else ([], draft.columns)
-    text = written(_document(draft, columns, seeds))
-    text = text.replace(f"{{{seed}}}", "{seed}") if seeds else text
-    return "\n".join([*_notes(draft, source, has_seeds=seed in columns), text])
+    return "\n".join([*_notes(draft, source), written(_document(draft))])
 
 
-def _notes(draft: Draft, source: str, *, has_seeds: bool) -> Iterator[str]:
+def _notes(draft: Draft, source: str) -> Iterator[str]:
     yield f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."
     yield f"# Taken over: lines {_spans(draft.taken)}."
-    unclear = list(draft.unclear)
-    if draft.in_turn > 1 and "time" in draft.slurm:
-        unclear.append(("slurm.time", f"was for all {draft.in_turn} runs, one after another; now for each"))
-    if has_seeds:
-        unclear.append(("matrix", "compares each seed as a condition of its own; `repeats` takes consecutive seeds"))
-    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", unclear)):
+    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", draft.unclear)):
         if notes:
             yield f"# {head}:"
             yield from (f"#   {place}: {_shown(text)}" for place, text in notes)
@@ -54,7 +44,7 @@ def _spans(places: list[str]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, lasts, strict=True))
 
 
-def _document(draft: Draft, columns: Mapping[str, list[str]], seeds: Sequence[int]) -> dict[str, Any]:
+def _document(draft: Draft) -> dict[str, Any]:
     slurm = {name: _value(value) for name, value in draft.slurm.items()}
     document: dict[str, Any] = {
         "name": draft.name,
@@ -62,34 +52,13 @@ def _document(draft: Draft, columns: Mapping[str, list[str]], seeds: Sequence[in
         "slurm": slurm | ({"setup": draft.setup} if draft.setup else {}),
         "container": draft.container | ({"mounts": draft.mounts} if draft.mounts else {}),
         "env": draft.env,
-        **(_command(draft, draft.line, seeds) if draft.line else {}),
-        "matrix": _matrix(columns) if columns else {},
-        "repeats": len(seeds),
+        **(_command(draft, draft.line) if draft.line else {}),
+        "matrix": _matrix(draft.columns) if draft.columns else {},
     }
     return {name: value for name, value in document.items() if value}
 
 
-def _seed_of(draft: Draft) -> str:
-    """Return the placeholder of the seeds that the runs of a sweep have; "" for none."""
-    words = (*draft.line.script, *(f"{name}={value}" for name, value in draft.env.items())) if draft.line else ()
-    if any("$" in word for word in words):
-        return ""  # which may follow from the seed
-    named = [*_SEED.findall(" ".join(words)), "seed"]
-    return next((name for name in named if len(set(draft.columns.get(name, ()))) > 1), "")
-
-
-def _repeats(columns: dict[str, list[str]], seed: str) -> tuple[list[int], dict[str, list[str]]]:
-    """Return consecutive seeds that each point of the other columns has, and those columns; else all columns."""
-    others = {name: values for name, values in columns.items() if name != seed}
-    if "seed" in others or not all(value.isdecimal() for value in columns[seed]):
-        return [], columns
-    seeds = sorted(set(map(int, columns[seed])))
-    rows = set(zip(*others.values(), strict=True)) if others else {()}
-    whole = len(set(zip(*columns.values(), strict=True))) == len(seeds) * len(rows)
-    return (seeds, others) if whole and seeds[-1] - seeds[0] + 1 == len(seeds) else ([], columns)
-
-
-def _command(draft: Draft, line: LaunchLine, seeds: Sequence[int]) -> dict[str, Any]:
+def _command(draft: Draft, line: LaunchLine) -> dict[str, Any]:
     world = line.sizes.get("world", 0) // int(draft.sizes["nodes"])
     ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
     plain = re.compile(r"[\w@%+=:,./{}-]+").fullmatch
@@ -103,7 +72,7 @@ def _command(draft: Draft, line: LaunchLine, seeds: Sequence[int]) -> dict[str, 
         "launcher_options": list(line.options),
         "python": line.python,
         "ranks_per_node": 0 if ranks == int(draft.sizes["gpus"]) else ranks,
-        "train": train | ({"seed": seeds[0]} if seeds else {}),
+        "train": train,
         "command": text,
     }
 

@@ -29,13 +29,13 @@ class Draft:
     Attributes:
         folder: The folder in which the next line runs.
         at: Place of the launch line.
-        in_turn: Runs that a loop starts one after another; 0 if any is in the background.
         taken, needless, unclear: Places of lines, the latter two with a note.
     """
 
     name: str
     variables: Variables
     environment: Mapping[str, str]
+    script: str = ""
     folder: str = "."
     fields: dict[str, str] = field(default_factory=dict)
     slurm: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,6 @@ class Draft:
     sizes: dict[str, str] = field(default_factory=dict)
     line: LaunchLine | None = None
     at: str = ""
-    in_turn: int = 1
     taken: list[str] = field(default_factory=list)
     needless: list[tuple[str, str]] = field(default_factory=list)
     unclear: list[tuple[str, str]] = field(default_factory=list)

@@ -21,8 +21,7 @@ LETTERS: Final = dict(
 """Long names of sbatch's short options."""
 
 _TIMEOUT_S: Final = 5.0
-_BLOCKS: Final = frozenset({"if", "for", "while", "until", "select", "case"})
-_FUNCTION: Final = re.compile(r"(?:function\s+[\w-]+|[\w-]+\s*\(\s*\))")
+_BLOCK: Final = re.compile(r"(?:if|for|while|until|select|case|test|\[\[?|function)\s|[\w-]+\s*\(\s*\)")
 HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(?P<end>\w+)\1[^\n]*\n(?P<text>(?s:.*\n))")
 _NAMED: Final = re.compile(
     r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*|\d)(?::?-(?P<default>[^{}$]*))?\})"
@@ -39,31 +38,31 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_QUOTED: Final = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<comment>(?<!\S)\#.*)|.""", re.DOTALL)
-_EXPANSION: Final = re.compile(
-    r"(?<!\\)(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\$\{(?:[^{}]|\{[^{}]*\})*\}|`[^`]*`)"
-)
-_REDIRECT: Final = re.compile(r"\s*(?:\||&?\d?>|&\s*$).*", re.DOTALL)
-_HIDDEN: Final = {ord(char): 0xE000 + ord(char) for char in "\n \"'|>&\\$`"}
-_SHOWN: Final = {hidden: char for char, hidden in _HIDDEN.items()}
-_WHOLE: Final = (
-    r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|`[^`]*`|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\{(?:[^{}]|\{[^{}]*\})*\}"""
-)
+_COMMENT: Final = re.compile(r"""(?<!\S)#.*|(?P<kept>(?>\\.|'[^']*'|"(?:\\.|[^"\\])*"|\S)+)""")
+_NESTED: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_EXPANSION: Final = rf"(?<!\\)\$(?:{_NESTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})|`[^`]*`"
+_DOUBLE: Final = rf"(?>\\.|{_EXPANSION}|[^\"\\])*"
+_WHOLE: Final = rf"""(?>\\.|'[^']*'|"{_DOUBLE}"|`[^`]*`|{_NESTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})"""
 _PART: Final = re.compile(rf"(?:{_WHOLE}|(?<!&)&(?!&)|[^;&])+", re.DOTALL)
 """Up to `;` or `&&` outside quotes, parentheses and braces."""
 WORD: Final = re.compile(rf"(?:{_WHOLE}|\S)+", re.DOTALL)
 """A word as it is written, with its quotes."""
+_PIECE: Final = re.compile(
+    rf"""\\(?P<escaped>.)|'(?P<literal>[^']*)'|"(?P<double>{_DOUBLE})"|(?P<bare>(?>{_EXPANSION}|[^\\'"])+)|(?P<open>.)""",
+    re.DOTALL,
+)
+_REDIRECT: Final = re.compile(r"\||&?\d?>|&$")
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a script with its line and lines (`12-15`); `block` names one that only a shell understands."""
+    """A statement of a script with its line and lines (`12-15`), or a block that only a shell understands."""
 
     line: int
     place: str
     text: str
-    block: str = ""
+    block: bool = False
 
 
 @dataclass
@@ -105,18 +104,8 @@ class Variables:
 
     def words(self, text: str) -> list[str]:
         """Return the words of a command before any `>` or `|`, with values; raise ValueError for an open quote."""
-        return words_of(
-            self.filled(_QUOTED.sub(self._quoted, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))), redirected=False
-        )
-
-    def _quoted(self, match: re.Match[str]) -> str:
-        text = match[0]
-        if text[0] == "'" and len(text) > 1:
-            return text.replace("$", chr(_HIDDEN[ord("$")]))
-        if text[0] != '"' or len(text) == 1:
-            return text
-        inside = re.sub(r"""\\(["\\$`])""", lambda escaped: escaped[1].translate(_HIDDEN), text[1:-1])
-        return '"' + self.filled(inside).translate(_HIDDEN) + '"'
+        redirection = redirection_of(text)
+        return words_of(_HERE.sub(".", text.removesuffix(redirection)), self.filled)
 
     def _named(self, match: re.Match[str]) -> str:
         default = match[0] if match["default"] is None else match["default"]
@@ -160,23 +149,32 @@ def _number(text: str) -> int | None:
         return None
 
 
-def words_of(text: str, *, redirected: bool = True) -> list[str]:
+def words_of(text: str, fill: Callable[[str], str] = str) -> list[str]:
     """Return the words of a command, each `$(...)` within its word; raise ValueError for an open quote."""
-    text = _EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)
-    if not redirected:
-        text = _REDIRECT.sub("", _quotes_hidden(text))
-    return [word.translate(_SHOWN) for word in shlex.split(text)]
+    result: list[str] = []
+    for raw in WORD.findall(_ALL_QUOTED.sub(r"\1", text)):
+        words, quoted = [""], False
+        for piece in _PIECE.finditer(raw):
+            kind, part = piece.lastgroup, piece[piece.lastgroup or 0]
+            quoted |= kind != "bare"
+            if kind == "open":
+                raise ValueError("No closing quotation")
+            if kind == "bare" and (value := fill(part)) != part:  # which the shell splits
+                first, *more = words_of(f"_{value}_")
+                words[-1] += first[1:]
+                words += more
+                words[-1] = words[-1][:-1]
+            elif kind == "double":
+                words[-1] += re.sub(r"""\\(["\\$`])""", r"\1", fill(part))
+            else:
+                words[-1] += part
+        result += [word for word in words if word or quoted]
+    return result
 
 
 def redirection_of(text: str) -> str:
     """Return a command's part from the first `>` or `|` on, or the `&` at its end; "" for none."""
-    match = _REDIRECT.search(_quotes_hidden(_EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)))
-    return match[0].translate(_SHOWN).strip() if match else ""
-
-
-def _quotes_hidden(text: str) -> str:
-    operators = {ord(char): _HIDDEN[ord(char)] for char in "|>&"}
-    return _QUOTED.sub(lambda match: match[0].translate(operators if match[0][0] in "\\'\"" else {}), text)
+    return next((text[word.start() :] for word in WORD.finditer(text) if _REDIRECT.match(word[0])), "")
 
 
 def option(
@@ -200,26 +198,15 @@ def option(
 def statements(text: str, line: int = 1) -> Iterator[Statement]:
     """Yield the statements, from this line on; a loop, a condition, a function or a here-document is one block."""
     for first, lines in whole_lines(tuple(text.splitlines())):
-        bare = (_QUOTED.sub(lambda match: "" if match["comment"] else match[0], each) for each in lines.splitlines())
+        bare = (_COMMENT.sub(r"\g<kept>", each) for each in lines.splitlines())
         whole = "\n".join(map(str.strip, bare)).strip()
         if not whole or whole.startswith("#"):
             continue
         begin = first + line - 1
         place = f"{begin}-{last}" if (last := begin + lines.count("\n")) > begin else str(begin)
-        kind, joined = _block(whole), re.sub(r"\s*\\\n\s*", " ", whole)
-        for part in [whole] if kind else filter(None, map(str.strip, _PART.findall(joined))):
-            yield Statement(begin, place, part, kind)
-
-
-def _block(text: str) -> str:
-    first = re.split(r"[\s(]", text, maxsplit=1)[0]
-    if first in _BLOCKS:
-        return f"`{first}`"
-    if first in ("[", "[[", "test"):
-        return "a condition"
-    if _FUNCTION.match(text):
-        return "a function"
-    return "a here-document" if HEREDOC.search(text) else ""
+        block, joined = bool(_BLOCK.match(whole) or HEREDOC.search(whole)), re.sub(r"\s*\\\n\s*", " ", whole)
+        for part in [whole] if block else filter(None, map(str.strip, _PART.findall(joined))):
+            yield Statement(begin, place, part, block)
 
 
 @lru_cache(maxsize=64)  # the runs of a campaign share their lines
