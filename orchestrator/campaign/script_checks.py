@@ -26,11 +26,9 @@ from .desired import Submission
 _VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
 _SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})
 _STRATEGY: Final = frozenset({"strategy", "engine", "zero_stage", "offload"})
-_LIFTED: Final = frozenset({"zero_stage", "offload", "precision", "grad_clip", "deepcompile"})
-"""Fields of `train` that `deepspeed` may set, too."""
-_IN_CONFIG: Final = (
-    _SIZES | _STRATEGY | _LIFTED | {"nvme_path", "tensor_parallel", "lr", "weight_decay", "beta1", "beta2", "eps"}
-)
+_IN_CONFIG: Final = frozenset(
+    "precision grad_clip deepcompile nvme_path tensor_parallel lr weight_decay beta1 beta2 eps".split()  # noqa: SIM905
+).union(_SIZES, _STRATEGY)
 """Fields of `train` in the DeepSpeed configuration."""
 _IN_VARIABLES: Final = frozenset({*_SIZES, "seed", "steps"})
 _WRITTEN: Final = "outputs?|save|saves|results?|ckpts?|checkpoints?|out"
@@ -117,7 +115,7 @@ def _names_of(setting: AxisSetting) -> set[str]:
     """Return the placeholders that carry a setting."""
     name = short_name(setting.key)
     groups = (group for group in (_SIZES, _STRATEGY) if name in group)
-    return {name, *(_LIFTED if _section(setting) == "deepspeed" else next(groups, ()))}
+    return {name, *next(groups, ())}
 
 
 def _arguments(run: Run) -> Iterator[tuple[str, str]]:

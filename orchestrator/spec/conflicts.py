@@ -46,13 +46,27 @@ _ON_GPUS: Final[Mapping[str, Container[Any]]] = {
 }
 """Values of `train` that work on GPUs only."""
 
-_ZERO: Final = "zero_optimization"
 _LEAVE_OUT: Final = "leave it out"
 
-UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
-    "tensor_parallel": ("is set by train.tensor_parallel", "use train.tensor_parallel"),
-    "sequence_parallel_size": ("is set by train.sequence_parallel", "use train.sequence_parallel"),
-    "scheduler": ("is set by train.schedule", "use train.schedule"),
+_OF_TRAIN: Final = {
+    **dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "global_batch"),
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "zero_optimization.stage": "zero_stage",
+    "gradient_clipping": "grad_clip",
+    **dict.fromkeys(("bf16.enabled", "fp16.enabled"), "precision"),
+}
+"""Keys of DeepSpeed that fields of `train` set. A dot leads into a section."""
+_OF_BUILT_IN: Final = {
+    "zero_optimization.offload_optimizer.device": "offload",
+    "zero_optimization.offload_param.device": "offload",
+    "compile.deepcompile": "deepcompile",
+    "optimizer.params.lr": "lr",
+    "scheduler": "schedule",
+    "sequence_parallel_size": "sequence_parallel",
+    "tensor_parallel": "tensor_parallel",
+}
+"""Those that the built-in training sets by fields of `train`, too."""
+_UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
     "torch_autocast": ("is for weights in fp32", "use train.precision"),
     "autotuning": ("would start experiments of its own", "use train.micro_batch: auto, and a matrix of choices"),
@@ -65,9 +79,8 @@ UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "checkpoint.load_universal": ("needs a conversion first, which is not served", _LEAVE_OUT),
     "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
 }
-"""Keys of DeepSpeed that the built-in training does not serve: why, and the hint. A dot leads into a section."""
+"""Keys that the built-in training does not serve: why, and the hint."""
 
-_BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _STAGES: Final = {"none": "0, 1, 2 or 3", "optimizer": "1, 2 or 3", "full": "3", "nvme": "3"}
 """The ZeRO stages of each `train.offload`."""
 _UNSHARDED: Final = ("lamb", "adafactor")
@@ -151,10 +164,7 @@ def _offload(config: RunConfig) -> Iterator[Finding]:
         required = "nvme_path is required with offload nvme"
         wrong = f"{train.nvme_path} is not an absolute path" if train.nvme_path else required
         yield Finding.at("train.nvme_path train.offload train", wrong, hint)
-    of_deepspeed = config.command is None and bool(config.deepspeed)
-    zero = config.rendered_deepspeed()[_ZERO] if of_deepspeed and train.checkpoint_every else {}
-    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in ("offload_optimizer", "offload_param"))
-    if train.checkpoint_every and (on_disk or train.offload == "nvme"):
+    if train.checkpoint_every and train.offload == "nvme":
         message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
         yield _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
 
@@ -222,27 +232,26 @@ def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> 
 
 
 def _deepspeed(config: RunConfig) -> Iterator[Finding]:
-    own = config.deepspeed
-    for key in _BATCH_TRIPLE:
-        if key in own:
-            yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
-    if config.command is None:
-        yield from _unserved(own)
-    if autos := list(_autos(own, ("deepspeed",))):
-        yield from autos
-    elif config.command is None:
+    own, built_in = config.deepspeed, config.command is None
+    set_here = {**_OF_TRAIN, **(_OF_BUILT_IN if built_in else {})}
+    elsewhere = [("deepspeed", *key.split(".")) for key in set_here if _has(own, key)]
+    for place in elsewhere:
+        field = set_here[".".join(place[1:])]
+        yield Finding((place,), f"is set by train.{field}", f"use train.{field}", at_key=True)
+    for key, (message, hint) in _UNSERVED.items() if built_in else ():
+        *around, name = key.split(".")
+        holder = section(own, tuple(around))
+        if name in holder and not (section(holder, (name,)).get("enabled") is False or holder[name] is False):
+            yield Finding((("deepspeed", *around, name),), message, hint, at_key=True)
+    autos = [finding for finding in _autos(own, ("deepspeed",)) if finding.places[0] not in elsewhere]
+    yield from autos
+    if built_in and not autos:
         yield from _optimizer(config)
 
 
-def _unserved(own: Mapping[str, Any]) -> Iterator[Finding]:
-    for key, (message, hint) in UNSERVED.items():
-        *around, name = key.split(".")
-        holder = section(own, tuple(around))
-        off = section(holder, (name,)).get("enabled") is False or holder.get(name) is False
-        if name in holder and not off:
-            yield Finding((("deepspeed", *around, name),), message, hint, at_key=True)
-    if "lr" in section(own, ("optimizer", "params")):
-        yield Finding.at("deepspeed.optimizer.params.lr", "is set by the schedule", "use train.lr")
+def _has(own: Mapping[str, Any], key: str) -> bool:
+    *around, name = key.split(".")
+    return name in section(own, tuple(around))
 
 
 def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:

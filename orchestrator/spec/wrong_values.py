@@ -15,7 +15,6 @@ from .command_line import as_meant
 from .matrix import field_path, fields_ending_in
 from .model import NAME, STAGE_NAME, Spec
 from .other_names import hint_for, meant, our_name
-from .sections import TOOLS
 from .yaml_source import written
 
 _MESSAGES: Final = {
@@ -88,27 +87,17 @@ def _all_of(fields: Sequence[str]) -> str | None:
 
 
 def _unknown(place: FieldPath) -> Finding:
-    """Return the finding of an unknown field; its further places are the fields that it hides."""
+    """Return the finding of an unknown field; its further place is the field that it hides."""
     *section, name = map(str, place)
-    if path := _elsewhere(section, name):
-        level = " at the top level" if section and len(path) == 1 else ""
-        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"{level}?', at_key=True)
-    fields = _fields(place[:-1])
-    ours = meant(name, fields)
-    places = (place, (*place[:-1], ours)) if ours else (place,)
+    fields, ours = _fields(place[:-1]), our_name(name)
+    path: FieldPath | None = (ours,) if ours in Spec.model_fields else field_path(ours)
+    if path is None and (near := meant(name, fields)):
+        path = (*place[:-1], near)
     several = [] if section else fields_ending_in(name)
     otherwise = f"write {' or '.join(several)}" if several else _all_of(fields if section else [])
-    return Finding(places, "unknown field", hint_for(name, fields, otherwise), at_key=True)
-
-
-def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
-    if section:
-        return (name,) if name in Spec.model_fields else field_path(name)
-    if name in TOOLS:
-        return ("forward", name)
-    if name in ("include", "exclude"):
-        return ("matrix", name)
-    return (ours,) if (ours := our_name(name)) in Spec.model_fields else field_path(ours)
+    level = " at the top level" if section and path and len(path) == 1 else ""
+    hint = hint_for(name, [], f'did you mean "{dotted(path)}"{level}?' if path else otherwise)
+    return Finding((place, *([path] if path else [])), "unknown field", hint, at_key=True)
 
 
 def existing(place: FieldPath, data: Any) -> FieldPath:

@@ -33,6 +33,11 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
         ({"zero_stage": 1}, {"optimizer": {"type": "Adafactor"}, **UNTESTED}, "optimizer.type"),
         ({}, {"optimizer": {"params": {"lr": 0.1}}}, "optimizer.params.lr"),
         ({}, {"scheduler": {}}, "scheduler"),
+        (
+            {"zero_stage": 3},
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+            "zero_optimization.offload_optimizer.device",
+        ),
         ({}, {"checkpoint": {"load_universal": True}}, "checkpoint.load_universal"),
     ],
 )
@@ -45,6 +50,23 @@ def test_what_the_built_in_training_cannot_serve_is_refused_where_it_stands(
     assert found.hint
     (tmp_path / "train.py").touch()
     assert not problems(tmp_path, train, deepspeed, command="train.py")
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "field", "hint"),
+    [
+        ({"zero_optimization": {"stage": 2}}, "zero_optimization.stage", "use train.zero_stage"),
+        ({"zero_optimization": {"stage": "auto"}}, "zero_optimization.stage", "use train.zero_stage"),
+        ({"gradient_clipping": 0.5}, "gradient_clipping", "use train.grad_clip"),
+        ({"bf16": {"enabled": False}}, "bf16.enabled", "use train.precision"),
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps", "use train.global_batch"),
+    ],
+)
+def test_a_value_of_train_has_its_place_there(tmp_path: Path, deepspeed: dict[str, Any], field: str, hint: str) -> None:
+    (tmp_path / "train.py").touch()
+    for more in ({}, {"command": "train.py"}):
+        (found,) = problems(tmp_path, {}, deepspeed, **more)
+        assert (found.field, found.hint) == (f"deepspeed.{field}", hint)
 
 
 @pytest.mark.parametrize(

@@ -43,23 +43,15 @@ def test_axes_multiply_in_order() -> None:
     assert (last.config.train.zero_stage, last.config.train.precision) == (3, "fp32")
 
 
-def test_one_experiment_has_one_digest_however_it_is_written() -> None:
-    plain = hashes(train={"zero_stage": 2, "precision": "fp16", "grad_clip": 0.5})
-    raw = {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}, "gradient_clipping": 0.5}
-    assert hashes(deepspeed=raw) == plain
-    assert hashes({"zero_stage": [2]}, train={"precision": "fp16", "grad_clip": 0.5}) == plain
-
-
 def test_a_whole_section_can_vary() -> None:
     configs = [
         {"label": "plain"},
-        {"label": "offload", "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+        {"label": "overlap", "zero_optimization": {"overlap_comm": True}},
     ]
     found = runs({"deepspeed": configs}, deepspeed={"dump_state": True})
-    assert list(found) == ["deepspeed-plain", "deepspeed-offload"]
-    offload = found["deepspeed-offload"].config
-    assert offload.deepspeed == {"dump_state": True, "zero_optimization": {"offload_param": {"device": "cpu"}}}
-    assert offload.train.zero_stage == 3
+    assert list(found) == ["deepspeed-plain", "deepspeed-overlap"]
+    overlap = found["deepspeed-overlap"].config
+    assert overlap.deepspeed == {"dump_state": True, "zero_optimization": {"overlap_comm": True}}
 
 
 def test_linked_axes_set_fields_together() -> None:
@@ -139,7 +131,6 @@ def test_a_digest_is_of_the_experiment_alone(fields: dict[str, Any]) -> None:
         {"ranks_per_node": 4},
         {"python": "/other/python"},
         {"deepspeed": {"zero_optimization": {"overlap_comm": True}}},
-        {"deepspeed": {"zero_optimization": {"stage": 1}}},
         {"train": {"dataset": {"path": "wikitext", "name": "other"}}},
     ],
 )

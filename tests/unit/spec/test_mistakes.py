@@ -44,9 +44,9 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("  learning_rate: 1", 'did you mean "lr"?'),
-        ("  batch_size: 1", 'did you mean "global_batch"?'),
-        ("  max_steps: 1", 'did you mean "steps"?'),
+        ("  learning_rate: 1", 'did you mean "train.lr"?'),
+        ("  batch_size: 1", 'did you mean "train.global_batch"?'),
+        ("  max_steps: 1", 'did you mean "train.steps"?'),
         ("  gradient_accumulation_steps: 1", "leave it out: accumulation follows from global_batch"),
         ("learning_rate: 1", 'did you mean "train.lr"?'),
         ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),

@@ -166,7 +166,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             for kind in (SEQUENCE, TENSOR)
         ),
         (TENSOR, {"command": "train.py"}, "", "is for the built-in training"),
-        (TENSOR, {"train": {"pp_size": 2}}, "train.pp_size", "unknown field | the stack of layers is not split here"),
+        (TENSOR, {"train": {"pp_size": 2}}, "train.pp_size", "unknown field"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_place(

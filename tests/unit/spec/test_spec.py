@@ -126,12 +126,6 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("deepspeed: {train_batch_size: 8}", 7, "deepspeed.train_batch_size", "train.global_batch"),
         ("deepspeed: {scheduler: {type: WarmupLR}}", 7, "deepspeed.scheduler", "train.schedule"),
         ("deepspeed: {optimizer: {params: {lr: 1}}}", 7, "deepspeed.optimizer.params.lr", "train.lr"),
-        (
-            "deepspeed: {zero_optimization: {stage: 7}}",
-            7,
-            "deepspeed.zero_optimization.stage",
-            "less than or equal to 3",
-        ),
         ("store: mysql://host/name", 7, "store", "use sqlite:///FILE or postgresql://HOST/NAME"),
         ("matrix: 8", 7, "matrix", "expected a mapping of fields"),
         ("matrix: {train: [1]}", 7, "matrix.train[0]", "expected a mapping of fields"),
@@ -154,15 +148,6 @@ def test_each_mistake_is_explained(write: Write, text: str, line: int, field: st
     found = write.problem(text)
     assert (found[0], found[1]) == (line, field)
     assert words in found[2]
-
-
-def test_a_stage_given_twice(write: Write) -> None:
-    text = MINIMAL.replace("steps: 100", "steps: 100\n  zero_stage: 2")
-    same = write.load(text + "deepspeed: {zero_optimization: {stage: 2}}")
-    assert expand(same)[0].config.train.zero_stage == 2
-    (found,) = write.problems(text + "deepspeed: {zero_optimization: {stage: 3}}")
-    assert found[1] == "deepspeed.zero_optimization.stage"
-    assert "zero_stage to 3, but train.zero_stage is 2" in found[2]
 
 
 def test_steps_or_epochs(write: Write) -> None:

@@ -40,7 +40,7 @@ def problem(folder: Path, forward: str) -> Problem:
     ("text", "column", "field", "message", "hint"),
     [
         ("[wandbb]", 10, "forward", "wandbb is not one of wandb, tensorboard, mlflow", 'did you mean "wandb"?'),
-        ("{wandb: {projct: x}}", 19, "forward.wandb.projct", "unknown field", 'did you mean "project"?'),
+        ("{wandb: {projct: x}}", 19, "forward.wandb.projct", "unknown field", 'did you mean "forward.wandb.project"?'),
         ("{wandb: {api_key: abc}}", 28, "forward.wandb.api_key", "api_key looks like a secret", "export it"),
         (
             "{mlflow: {tracking_uri: 'https://a:b@h'}}",

@@ -48,28 +48,6 @@ def test_a_word_is_its_fields(tmp_path: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "train"),
-    [
-        ({"offload_optimizer": {"device": "cpu"}}, {"offload": "optimizer"}),
-        ({"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}, {"offload": "full"}),
-        ({"offload_optimizer": {"device": "none"}}, {}),
-        (
-            {name: {"device": "nvme", **NVME} for name in ("offload_optimizer", "offload_param")},
-            {"offload": "nvme", **NVME},
-        ),
-    ],
-)
-def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
-    tmp_path: Path, zero: dict[str, Any], train: dict[str, Any]
-) -> None:
-    said = run(
-        tmp_path, train={"zero_stage": 3}, deepspeed={"zero_optimization": zero, "compile": {"deepcompile": False}}
-    )
-    assert said.config_hash == run(tmp_path, train={"zero_stage": 3, **train}).config_hash
-    assert said.config.deepspeed == {}
-
-
-@pytest.mark.parametrize(
     ("train", "expected"),
     [
         ({"strategy": "zero2", "zero_stage": 3}, "train.strategy: zero2 means zero_stage 2, but train.zero_stage is 3"),
@@ -104,13 +82,6 @@ def test_a_clash_is_told_where_a_field_varies(tmp_path: Path) -> None:
     assert [one.partition(": ")[0] for one in found] == ["matrix.zero_stage[3]"]
     found = problems(tmp_path, train={"strategy": "zero3"}, matrix={"fused_loss": [True, False]})
     assert [one.partition(": ")[0] for one in found] == ["matrix.fused_loss[0]"]
-
-
-def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refused(tmp_path: Path) -> None:
-    section = {"zero_optimization": {"offload_optimizer": {"device": "nvme", **NVME}}}
-    assert run(tmp_path, train={"strategy": "zero3"}, deepspeed=section)
-    [found] = problems(tmp_path, train={"strategy": "zero3", "checkpoint_every": 5}, deepspeed=section)
-    assert found.startswith("train.checkpoint_every: has no effect")
 
 
 @pytest.mark.parametrize(
