@@ -66,7 +66,7 @@ class Campaign:
         """Read and check a spec, as `campaign validate`: a YAML file, or its content as a mapping.
 
         Relative paths in a mapping start in the present folder. `sets` replace values of the spec, as `train.steps=10`;
-        `store` and `dir` are those of the command line. Raises SpecError with all errors of the spec.
+        `store` and `dir` are those of the command line. Raises SpecError with the errors of the spec.
         """
         source = spec if isinstance(spec, Mapping) else Path(spec)
         sets = _texts(*([sets] if isinstance(sets, str) else sets))

@@ -39,7 +39,7 @@ def read_submission(
     """Read, check and expand a spec, a file or its content, and find its campaign.
 
     `sets` replace values of the spec, as `train.steps=10`; `tell` gets a line for each remark, and for each check that
-    takes a while. Raises SpecError with all errors of the spec, and UserError for a file that cannot be read.
+    takes a while. Raises SpecError with the errors of the spec, and UserError for a file that cannot be read.
     """
     path, source = (spec, read_text(spec)) if isinstance(spec, Path) else (UNNAMED, _text_of(spec))
     check_options = OptionChecks(tell)

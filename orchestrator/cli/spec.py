@@ -114,7 +114,7 @@ def _from_sbatch(script: Path, path: Path) -> None:
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     """Check a spec, every run that it expands to, and the files of its command.
 
-    Reports all errors at once, each with its line; with --json as a list.
+    Reports all wrong fields at once, or else all that contradict each other, each with its line; with --json as a list.
 
     Examples:
       campaign validate campaign.yaml --set train.steps=10

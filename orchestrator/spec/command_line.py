@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
-from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.user_files import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
@@ -294,20 +293,10 @@ def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None
     return None if elsewhere or script.exists() else (f"no such script: {script}", _FOLDERS)
 
 
-def stand_in(value: Any) -> list[str]:
-    """Return a valid command with the placeholders of a wrong one, so that the rest of a spec can be checked."""
-    return ["-m", "unknown", *(as_meant(word) for word in (value if isinstance(value, list) else [value]))]
-
-
 def as_meant(value: Any) -> str:
     """Return the text that a value was meant to be: YAML makes a mapping of `{lr}`."""
     is_placeholder = isinstance(value, dict) and list(value.values()) == [None]
     return f"{{{next(iter(value))}}}" if is_placeholder else str(value)
-
-
-def command_is_meant(finding: Finding) -> bool:
-    """Return whether a finding is about the command, or a misspelt `command`."""
-    return any(place[0] == "command" for place in finding.places)
 
 
 def _as_word(value: Any) -> Any:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
-from .command_line import command_is_meant, launch_line, script_problem, shell_word, stand_in, words_of
+from .command_line import launch_line, script_problem, shell_word, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
@@ -23,7 +23,7 @@ from .matrix import axis_of, field_path, near_field
 from .model import Spec
 from .texts import filled, secret_in
 from .texts import findings as findings_in
-from .wrong_values import existing, validation_findings
+from .wrong_values import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
@@ -42,8 +42,6 @@ _FILES: Final = (".txt", ".jsonl", ".json", ".parquet", ".sif", ".sqsh")
 """How a relative path ends that is no name on the hub."""
 _NO_AXES: Final = ("include", "exclude")
 """Parts of the matrix; the latter is also a field of Slurm's."""
-_LEVELS: Final = 4
-"""How deep sections lie in one another."""
 
 
 def runs_of_text(
@@ -63,33 +61,32 @@ def runs_of_text(
         check_options: See `expand`.
 
     Raises:
-        SpecError: With all its errors.
+        SpecError: With all wrong fields; without any, with all that contradict each other.
     """
     source = _overridden(load(text, str(path)), overrides)
     prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
     data = prepared.spec(source.data)
-    spec, wrong = _validated(data)
     # The store keeps everything as it is after filling in, but for its own address.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
     findings = prepared.findings
     findings += _news(findings_in(kept), findings)
-    findings += _news(wrong, findings)
-    runs: tuple[Run, ...] = ()
-    if spec is not None:
+    spec, runs = None, tuple[Run, ...]()
+    try:
+        spec = Spec.model_validate(data)
         findings += [] if findings else _nowhere(spec, prepared.environ)
-        try:
-            gpus = local_gpus() if spec.executor == "local" else 0
-            if spec.search:
-                # imported here: few specs have a search
-                from .trials import first_trial
+        gpus = local_gpus() if spec.executor == "local" else 0
+        if spec.search:
+            # imported here: few specs have a search
+            from .trials import first_trial
 
-                runs = (first_trial(spec, gpus),)
-            else:
-                runs = expand(spec, gpus, None if findings else check_options)
-            if spec.then and not findings:
-                findings += stage_findings(spec, runs)
-        except InvalidSpec as error:
-            findings += _news(error.findings, [*findings, *wrong])
+            runs = (first_trial(spec, gpus),)
+        else:
+            runs = expand(spec, gpus, None if findings else check_options)
+        findings += stage_findings(spec, runs) if spec.then and not findings else []
+    except ValidationError as error:
+        findings += _news(validation_findings(error, data), findings)
+    except InvalidSpec as error:
+        findings += _news(error.findings, findings)
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
     return spec, runs
@@ -151,25 +148,6 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
-    """Return the spec, or the rest of it without its wrong values, so that the rest can be checked too."""
-    rest, findings = deepcopy(data), list[Finding]()
-    for _ in range(_LEVELS):
-        try:
-            return Spec.model_validate(rest), findings
-        except ValidationError as error:
-            places = [existing(detail["loc"], rest) for detail in error.errors(include_url=False)]
-            if not findings:
-                findings = validation_findings(error, data)
-                places = [finding.places[0] for finding in findings]
-        for place in places:  # a section that now lacks a field goes in the next round
-            _remove(rest, place)
-        if about := [finding for finding in findings if command_is_meant(finding)]:
-            rest["command"] = stand_in(data.get("command", data.get(str(about[0].places[0][0]))))
-        rest.setdefault("name", "unnamed")
-    return None, findings
-
-
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
     exported = [*environ, *spec.env, *spec.slurm.setup, *spec.local.setup]
@@ -179,26 +157,13 @@ def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
-def _remove(data: dict[str, Any], place: FieldPath) -> None:
-    """Remove a wrong value, or the list around it."""
-    parent: Any = data
-    for part in place:
-        if not isinstance(parent, dict) or part not in parent:
-            return
-        if part == place[-1] or not isinstance(parent[part], dict):
-            del parent[part]
-            return
-        parent = parent[part]
-
-
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty: if its content is commented out, a field has its default."""
     fields = {key: value for key, value in data.items() if value is not None}
-    for name in ("slurm", "local", "train", "retry"):
+    for name in ("slurm", "local", "train", "retry", "matrix"):
         if isinstance(section := fields.get(name), dict):
-            fields[name] = {key: value for key, value in section.items() if value is not None}
-    if isinstance(matrix := fields.get("matrix"), dict):
-        fields["matrix"] = {key: value for key, value in matrix.items() if value is not None or key not in _NO_AXES}
+            axes = set(section) - {"include", "exclude"} if name == "matrix" else ()
+            fields[name] = {key: value for key, value in section.items() if value is not None or key in axes}
     return fields
 
 

@@ -93,7 +93,8 @@ def made_of(lines: str) -> str:
         ("conda run --no-capture-output -n e python t.py", "- conda activate e\n"),
         ("source e/activate\ncd a\npython t.py", "#   3: source e/activate: its path starts at the folder of this"),
         (
-            """#SBATCH -a 0-5\nD=(8 9)\nL=(2 4)\ni=$((SLURM_ARRAY_TASK_ID / 3))\npython t.py --d ${D[$i]} --l ${L[$i]}\n""",
+            """#SBATCH -a 0-5\nD=(8 9)\nL=(2 4)\ni=$((SLURM_ARRAY_TASK_ID / 3))
+            python t.py --d ${D[$i]} --l ${L[$i]}\n""",
             "  - d: 8\n    l: 2\n  - d: 9\n    l: 4\n",
         ),
         ("P=$PWD:$P python t.py", '- export P=".:$P"\n'),
