@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,7 +44,6 @@ SOFTWARE_S: Final = 240.0  # a first import over a busy network file system take
 COLLECTIVE_S: Final = 240.0
 GB: Final = 1e9
 _TRAINER: Final = Path(__file__).parents[1] / "trainer"
-_RDMA: Final = Path("/sys/class/infiniband")
 _GRACE_S: Final = 15.0
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
@@ -69,7 +68,8 @@ def main(argv: list[str]) -> int:
 
 
 def _end(*_: object) -> None:
-    _kill_all()
+    for group in tuple(_running):
+        signal_group(group)
     os._exit(EXIT_ENDED)
 
 
@@ -96,9 +96,8 @@ class _Examination:
         looks["missing_files"] = (lambda: missing_files(question.files), 30.0)
         if question.store:
             looks["store_offset_s"] = (self._store_offset_s, 30.0)
-        if question.nvme_path:
-            path = Path(question.nvme_path)
-            looks["nvme"] = (lambda: _disk(path), 30.0)
+        if nvme_path := question.nvme_path:
+            looks["nvme"] = (lambda: _disk(Path(nvme_path)), 30.0)
         looks["software"] = (self._software, SOFTWARE_S + _GRACE_S)
         looks["collective"] = (self._collective, COLLECTIVE_S + _GRACE_S)
         return looks
@@ -123,8 +122,7 @@ class _Examination:
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
         place = launchers.NodeLaunch(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
         command = [*launchers.command(question.launcher, place), str(_TRAINER / "all_reduce.py"), str(output)]
-        devices = self.node.visible_devices if question.gpus else ""
-        env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
+        env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": self.node.visible_devices if question.gpus else ""}
         self._start(command, env, COLLECTIVE_S, output.with_suffix(".log"))
         return Collective.read(output)
 
@@ -140,14 +138,12 @@ class _Examination:
 
 
 def _host(node: Node) -> Host:
-    limit, locked = memory_limit_bytes(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    limit = memory_limit_bytes()
     return Host(
         cpus=len(os.sched_getaffinity(0)),
         memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
         limit_gb=None if limit is None else limit / GB,
         shm_gb=shutil.disk_usage(SHARED_MEMORY).total / GB if SHARED_MEMORY.is_dir() else 0.0,
-        locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
-        infiniband=_RDMA.is_dir() and any(_RDMA.iterdir()),
         address=node.reachable_address() or "",
     )
 
@@ -172,15 +168,11 @@ def _device(nvml: Any, number: int, handle: Any) -> Device:
     meter = GpuMeter(nvml, handle, number)
     facts = meter.device() | meter.read()
     memory = facts.get("mem_total_gb"), facts.get("mem_used_gb"), facts.get("ecc_errors")
-    return Device(number, facts.get("name", ""), *memory, sum(_active(nvml, handle)))
-
-
-def _active(nvml: Any, handle: Any) -> Iterator[bool]:
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            yield nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
-        except nvml.NVMLError:  # it has no more links
-            return
+    links = 0
+    with suppress(nvml.NVMLError):  # it has no more links
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            links += nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
+    return Device(number, facts.get("name", ""), *memory, links)
 
 
 def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
@@ -247,11 +239,6 @@ def run_program(command: Sequence[str], env: Mapping[str, str], timeout_s: float
             _running.discard(child.pid)
     if code:
         raise ChildFailed(f"ended with code {code}{_last_line(log)}")
-
-
-def _kill_all() -> None:
-    for group in tuple(_running):
-        signal_group(group)
 
 
 def _last_line(log: Path) -> str:

@@ -61,8 +61,6 @@ class Host:
     memory_gb: float
     limit_gb: float | None
     shm_gb: float
-    locked_gb: float | None = None  # memory that a process may pin
-    infiniband: bool = False  # whether there are devices for RDMA
     address: str = ""  # its address for other nodes, "" for none
 
 

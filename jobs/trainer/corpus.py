@@ -101,16 +101,19 @@ class Corpus:
         elif file.suffix in (".jsonl", ".json"):
             yield from self._read_json_lines(file)
         elif self.pad_to:
-            with _opened(file) as lines:
-                yield from (iter([line.rstrip("\n")]) for line in lines)
+            yield from (iter([line.rstrip("\n")]) for line in _lines(file))
         else:
             yield _text_pieces(file)
 
     def _read_json_lines(self, file: Path) -> Iterator[Iterator[str]]:
-        with _opened(file) as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield from self._text(_record(line, f"{file}:{number}"), f"{file}:{number}")
+        for number, line in enumerate(_lines(file), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as exc:
+                raise ValueError(f"{file}:{number}: each line must be a JSON object: {exc}") from exc
+            yield from self._text(record, f"{file}:{number}")
 
     def _read_parquet(self, file: Path) -> Iterator[Iterator[str]]:
         import pyarrow.parquet  # only where such files are: it is slow to import
@@ -135,6 +138,8 @@ class Corpus:
             yield from self._text(record, f"{self.path}, record {count}")
 
     def _text(self, record: Mapping[str, object], place: str) -> Iterator[Iterator[str]]:
+        if not isinstance(record, dict):
+            raise ValueError(f"{place}: each line must be a JSON object, not {type(record).__name__}")  # noqa: TRY004
         if self.text_field not in record:
             raise self._lacks_field(record, place)
         text = record[self.text_field]
@@ -158,16 +163,6 @@ def _bounds(instruction: str, count: int) -> tuple[int, int]:
 def _lines(file: Path) -> Iterator[str]:
     with _opened(file) as text:
         yield from text
-
-
-def _record(line: str, place: str) -> Mapping[str, object]:
-    try:
-        record = json.loads(line)
-    except ValueError as exc:
-        raise ValueError(f"{place}: each line must be a JSON object: {exc}") from exc
-    if not isinstance(record, dict):
-        raise ValueError(f"{place}: each line must be a JSON object, not {type(record).__name__}")  # noqa: TRY004
-    return record
 
 
 @contextmanager

@@ -92,10 +92,10 @@ def load(
     corpora = _corpora(config.dataset, config.seq_len if padded else None)
     if prepare:
         _require_apart(corpora)
-    names = share([_folder(corpus, tokenizer, data_dir).name for corpus in corpora] if prepare else [])
+    names = share([_name(corpus, tokenizer) for corpus in corpora] if prepare else [])
     if prepare:
         for name, corpus in zip(names, corpora, strict=True):
-            _prepare(data_dir / name, corpus, tokenizer)
+            prepare_tokens(corpus, tokenizer, data_dir, name)
     streams = [_open(data_dir / name, corpus.path) for name, corpus in zip(names, corpora, strict=True)]
     meta, tokens = streams[0]
     if len(streams) == 2:
@@ -105,32 +105,27 @@ def load(
         cut -= cut % config.seq_len if padded else 0
         train, held_out = tokens[:cut], tokens[cut:]
     trained, rated = (Samples(part, config.seq_len, padded) for part in (train, held_out))
-    data = Data(trained, rated, meta.vocab_size, meta.eos)
-    if not len(data.train):
+    if not len(trained):
         raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, a sample has {config.seq_len + 1}")
-    return data
+    return Data(trained, rated, meta.vocab_size, meta.eos)
 
 
-def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
-    """Return the complete folder of the corpus's tokens; make it if it is missing.
+def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path, name: str = "") -> Path:
+    """Return the complete folder of the corpus's tokens, of a known name or its own; make it if it is missing.
 
     Without locks of the file system processes work side by side, and still none sees half a folder.
     """
-    folder = _folder(corpus, tokenizer, data_dir)
-    _prepare(folder, corpus, tokenizer)
-    return folder
-
-
-def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
+    folder = data_dir / (name or _name(corpus, tokenizer))
     if not folder.exists():
-        make_folder(folder.parent, closed=True)
-        if doubt := distrust(folder.parent, folder.parent.parent):
+        make_folder(data_dir, closed=True)
+        if doubt := distrust(data_dir, data_dir.parent):
             raise doubt
         lock = folder.with_name(f"{folder.name}.lock")
         with alone(lock):
             if not folder.exists():
                 _remove_left(folder, lock.stat().st_mtime)
                 _make(folder, corpus, load_tokenizer(tokenizer))
+    return folder
 
 
 def tokenizer_name(config: TrainerConfig) -> str:
@@ -176,9 +171,9 @@ def _open(folder: Path, source: str) -> tuple[_Meta, NDArray[np.integer[Any]]]:
     return meta, np.memmap(folder / "tokens.bin", dtype=meta.dtype, mode="r", shape=(meta.token_count,))
 
 
-def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
+def _name(corpus: Corpus, tokenizer: str) -> str:
     identity = json.dumps([FORMAT, corpus.identity(), tokenizer_identity(tokenizer)])
-    return data_dir / hashlib.sha256(identity.encode()).hexdigest()[:24]
+    return hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
 def _remove_left(folder: Path, now_s: float) -> None:
@@ -206,18 +201,14 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
             os.fsync(file.fileno())
         meta = _Meta(dtype, count, tokenizer.vocab_size, tokenizer.eos)
         write_atomically(draft / "meta.json", json.dumps(asdict(meta)))
-        _publish(draft, folder)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another was first; its tokens are the same
+                raise
+        sync_dir(folder.parent)
     finally:
         ours.remove(draft)
-
-
-def _publish(draft: Path, folder: Path) -> None:
-    try:
-        draft.rename(folder)
-    except OSError:
-        if not folder.exists():  # else another was first; its tokens are the same
-            raise
-    sync_dir(folder.parent)
 
 
 def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:
@@ -230,21 +221,17 @@ def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:
 
 
 def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:
-    group, chars = [], 0
-    for piece in _pieces(corpus):
-        group.append(piece)
-        chars += len(piece[0])
-        if chars >= CHARS_PER_CALL:
-            yield group
-            group, chars = [], 0
+    """Yield pieces of text, each with whether it ends its document."""
+    group, chars = list[tuple[str, bool]](), 0
+    for document in corpus.documents():
+        text: str | None = next(document, "")
+        following = next(document, None)
+        while text is not None:
+            group.append((text, following is None))
+            chars += len(text)
+            if chars >= CHARS_PER_CALL:
+                yield group
+                group, chars = [], 0
+            text, following = following, next(document, None)
     if group:
         yield group
-
-
-def _pieces(corpus: Corpus) -> Iterator[tuple[str, bool]]:
-    for document in corpus.documents():
-        pending = next(document, "")
-        for piece in document:
-            yield pending, False
-            pending = piece
-        yield pending, True

@@ -26,7 +26,7 @@ from . import swap_space
 from .config import Job, TrainerConfig
 from .flat_parameters import FlatModel
 from .model import NextTokenLoss, blocks_of, parameter_groups, whole_shape
-from .tensor_parallel import mark_gradients, norm_of_parts
+from .rank_groups import mark_gradients, norm_of_parts
 from .torch_engine import DdpEngine, FsdpEngine
 
 LET_GO_S: Final = 0.1
@@ -57,16 +57,12 @@ def start_process_group(job: Job) -> torch.device:
 
 def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
     """Build the compiled operators that the configurations need, or wait for them. Raises ValueError."""
-    if swap_space.in_use(ds_config):
-        _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
-    if config.deepcompile:
-        _build(DeepCompileBuilder(), "train.deepcompile needs CUDA's compiler")
-
-
-def _build(builder: Any, needs: str) -> None:
-    if not builder.is_compatible(verbose=False):
-        raise ValueError(f"{needs}, which this node does not have (Debian: libaio-dev, cuda-toolkit)")
-    builder.load(verbose=False)
+    on_disk = [get_accelerator().create_op_builder("AsyncIOBuilder")] if swap_space.in_use(ds_config) else []
+    for builder in [*on_disk, *([DeepCompileBuilder()] if config.deepcompile else [])]:
+        if not builder.is_compatible(verbose=False):
+            needs = "train.offload nvme needs libaio and its headers, train.deepcompile CUDA's compiler"
+            raise ValueError(f"{needs}: {builder.name} cannot be built here (Debian: libaio-dev, cuda-toolkit)")
+        builder.load(verbose=False)
 
 
 def from_first_rank(names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,14 +48,21 @@ def peak_flops(device: str) -> float | None:
     return next((peak for name, peak in PEAK_FLOPS if name.search(device)), None)
 
 
-@dataclass(frozen=True)
-class Work:
-    """The work of a step over all ranks: targets without padding, FLOP of a token; a device's peak, None if unknown."""
+@dataclass
+class Speed:
+    """The times of an attempt's steps by the device's clock; the first ``warm_up`` do not count.
+
+    `tokens`: targets of a step over all ranks, without padding; `peak_flops`: of a device, None if unknown.
+    """
 
     tokens: int
     ranks: int
     flops_per_token: float
     peak_flops: float | None
+    warm_up: int
+    _warm_up_s: list[float] = field(default_factory=list)
+    _times_s: list[float] = field(default_factory=list)
+    _waits_s: list[float] = field(default_factory=list)
 
     def mfu(self, step_time_s: float) -> float | None:
         """Model FLOPs utilisation of a step, from 0 to 1."""
@@ -63,19 +70,9 @@ class Work:
             return None
         return self.tokens / step_time_s / self.ranks * self.flops_per_token / self.peak_flops
 
-
-class Speed:
-    """The times of an attempt's steps by the device's clock; the first ``warm_up`` do not count."""
-
-    def __init__(self, work: Work, warm_up: int) -> None:
-        self._work, self._warm_up = work, warm_up
-        self._warm_up_s: list[float] = []
-        self._times_s: list[float] = []
-        self._waits_s: list[float] = []
-
     def add(self, time_s: float, waited_s: float) -> None:
         """Add the next step; ``waited_s``: the part in which this rank's host waited for data."""
-        if len(self._warm_up_s) < self._warm_up:
+        if len(self._warm_up_s) < self.warm_up:
             self._warm_up_s.append(time_s)
         else:
             self._times_s.append(time_s)
@@ -85,9 +82,9 @@ class Speed:
         """Return the window's figures; None before the first step after the warm-up."""
         if not self._times_s:
             return None
-        total_s, work = sum(self._times_s), self._work
+        total_s = sum(self._times_s)
         first, median, third = np.percentile(self._times_s, [25, 50, 75]).tolist()
-        tokens_per_s = work.tokens * len(self._times_s) / total_s
+        tokens_per_s = self.tokens * len(self._times_s) / total_s
         return {
             "steps": len(self._times_s),
             "window_s": total_s,
@@ -96,10 +93,10 @@ class Speed:
             "step_time_median_s": median,
             "step_time_iqr_s": third - first,
             "tokens_per_s": tokens_per_s,
-            "tokens_per_s_per_gpu": tokens_per_s / work.ranks,
-            "mfu": work.mfu(total_s / len(self._times_s)),
-            "flops_per_token": work.flops_per_token,
-            "peak_flops": work.peak_flops,
+            "tokens_per_s_per_gpu": tokens_per_s / self.ranks,
+            "mfu": self.mfu(total_s / len(self._times_s)),
+            "flops_per_token": self.flops_per_token,
+            "peak_flops": self.peak_flops,
             "data_wait_share": sum(self._waits_s) / total_s,
         }
 
@@ -127,27 +124,21 @@ class Meter:
         self.reported: dict[str, float] = {}
         self._config = config
         self._device = device
-        self._steps = steps.stop - 1
+        self._steps = steps
         self._loss = torch.zeros((), device=device)
         self._pending: _Pending | None = None
         self._begin = _Mark(device)
-        self._read_steps = 0
-        self._rank, self._printed_s = dist.get_rank(), -math.inf
+        self._printed_s = -math.inf
         self._share: tuple[_Mark, _Mark] | None = None
         self._busy_s: float | None = None
         self._waited_s = 0.0
         self._retries = 0
-        self._closed_steps, self._peak_restarted = 0, False
+        self._peak_restarted = False
         self._peak_gb = self._timed_peak_gb = (0.0, 0.0)  # allocated, reserved: of the attempt, since the warm-up
         self._spent_s, self._spent_steps = 0.0, 0
-        self._work = Work(
-            config.global_batch * config.seq_len,
-            config.world_size,
-            flops_per_token,
-            peak_flops(memory.place(device)["device"]),
-        )
+        tokens, peak = config.global_batch * config.seq_len, peak_flops(memory.place(device)["device"])
         self._warm_up = warm_up_steps(config.untimed_steps, len(steps))
-        self._speed = Speed(self._work, self._warm_up)
+        self._speed = Speed(tokens, config.world_size, flops_per_token, peak, self._warm_up)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -189,13 +180,10 @@ class Meter:
         self._loss = torch.zeros_like(self._loss)
         rows = _to_host(_gather(row))
         end = _Mark(self._device)
-        before, self._pending = (
-            self._pending,
-            _Pending(step, lr, rows, norm is not None, extra, self._begin, end, self._share, self._waited_s),
-        )
+        before, has_norm = self._pending, norm is not None
+        self._pending = _Pending(step, lr, rows, has_norm, extra, self._begin, end, self._share, self._waited_s)
         self._begin, self._share, self._waited_s = end, None, 0.0
-        self._closed_steps += 1
-        if self._closed_steps == self._warm_up:
+        if step - self._steps.start + 1 == self._warm_up:
             self._peak_restarted = memory.restart_peak(self._device)
         self._read(before)
 
@@ -231,17 +219,17 @@ class Meter:
         if pending.step not in profiled_steps(self._config):
             self._speed.add(time_s, pending.waited_s)
             self._spent_s, self._spent_steps = self._spent_s + time_s, self._spent_steps + 1
-        self._read_steps += 1
+        number, last = pending.step - self._steps.start + 1, pending.step == self._steps.stop - 1
         loss, norm, stop = pending.rows.mean(0).tolist()[:3]
         allocated_gb, reserved_gb = pending.rows.amax(0).tolist()[3:]
         self._peak_gb = max(self._peak_gb[0], allocated_gb), max(self._peak_gb[1], reserved_gb)
-        if self._peak_restarted and self._read_steps > self._warm_up:
+        if self._peak_restarted and number > self._warm_up:
             self._timed_peak_gb = allocated_gb, reserved_gb
         self.stop_agreed |= stop > 0
-        ends_warm_up = self._read_steps == self._warm_up  # no line covers steps of both kinds
-        if due or ends_warm_up or pending.step % self._config.log_every == 0 or pending.step == self._steps:
+        ends_warm_up = number == self._warm_up  # no line covers steps of both kinds
+        if due or last or ends_warm_up or pending.step % self._config.log_every == 0:
             self._report(pending, loss, norm)
-        if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
+        if number == MEMORY_STEP or (last and number < MEMORY_STEP):
             self._report_memory()
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
@@ -271,16 +259,17 @@ class Meter:
             return {}
         time_s = self._spent_s / self._spent_steps
         self._spent_s, self._spent_steps = 0.0, 0
-        mfu = self._work.mfu(time_s)
+        mfu = self._speed.mfu(time_s)
         figures = {} if mfu is None else {"mfu": mfu}
-        return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **figures}
+        return {"step_time": time_s, "tokens_per_s": self._speed.tokens / time_s, **figures}
 
     def _print(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
         """Print a line for `campaign logs`, at most once a second, and for the last step."""
         now_s = time.monotonic()
-        if self._rank == 0 and (now_s - self._printed_s >= 1.0 or pending.step == self._steps):
+        last = self._steps.stop - 1
+        if dist.get_rank() == 0 and (now_s - self._printed_s >= 1.0 or pending.step == last):
             self._printed_s = now_s
-            place = f"step {pending.step}/{self._steps}"
+            place = f"step {pending.step}/{last}"
             pace = "" if tokens_per_s is None else f"  {tokens_per_s:,.0f} tokens/s"
             print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}{pace}", flush=True)
 

@@ -23,8 +23,7 @@ from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .preflight import misspelt_fields
-from .sequence_parallel import register, require_heads
-from .tensor_parallel import prepare
+from .rank_groups import prepare_to_cut, register, require_heads
 from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
@@ -111,7 +110,7 @@ def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any])
         pad_vocabulary(model)
     hand_over(model, ds_config)
     if config.tensor_parallel > 1:
-        prepare(model, config.tensor_parallel)
+        prepare_to_cut(model, config.tensor_parallel)
     if config.fused_loss:
         _require_plain_output(model)
     first = dist.get_rank() % config.sequence_parallel * config.part_len if config.sequence_parallel > 1 else None

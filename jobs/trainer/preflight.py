@@ -22,8 +22,6 @@ sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.absp
 PACKAGES = ("deepspeed", "torch", "transformers")
 MOST_ERRORS = 20
 NEAR = 0.85
-ATTENTION_FLAGS = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
-"""The class attribute of Transformers (5.x) that reports an attention; each class has `eager`."""
 
 
 def main() -> None:
@@ -63,7 +61,9 @@ def deepspeed_findings(config: dict[str, Any], own: dict[str, Any]) -> list[dict
     errors = _errors(config)
     while errors and len(findings) < MOST_ERRORS:
         causes = {error: _causes(_errors, config, own, error) for error in errors}
-        findings += [_described(error, config, places) for error, places in causes.items()]
+        for (name, kind, message), places in causes.items():
+            fails = f"fails with {name}: " if name in ("TypeError", "AttributeError", "KeyError") else ""
+            findings.append(_finding(places, f"DeepSpeed: {fails}{message}", at_key=kind == "extra_forbidden"))
         for place in {place for places in causes.values() for place in places if place}:
             config = _without(config, place)
         remaining = _errors(config)
@@ -94,36 +94,6 @@ def _causes(errors: Any, config: Any, own: Any, error: Any, place: tuple[Any, ..
     keys = [key for key in inner if error not in errors(_without(config, (*place, key)))] if _is_dict(inner) else []
     causes = [cause for key in keys for cause in _causes(errors, config, own, error, (*place, key))]
     return causes or [place]
-
-
-def _described(error: tuple[str, str, str], config: dict[str, Any], places: list[tuple[Any, ...]]) -> Any:
-    name, kind, message = error
-    if kind == "extra_forbidden" and len(places) == 1 and places[0]:
-        return _finding(places, f"DeepSpeed: {message}", _renamed(config, places[0]), at_key=True)
-    if name in ("TypeError", "AttributeError", "KeyError"):
-        message = f"fails with {name}: {message}"
-    return _finding(places, f"DeepSpeed: {message}")
-
-
-def _renamed(config: dict[str, Any], place: tuple[Any, ...]) -> str:
-    """Suggest the option that is meant: the nearest that DeepSpeed has at this place."""
-    *around, name = place
-    for other in get_close_matches(name, sorted(_model_fields()), 5, 0.7):
-        tried = _without(config, place)
-        _at(tried, around)[other] = _at(config, place)
-        last = [(path.rpartition(".")[2], kind) for path, kind, _ in _errors(tried)]
-        if (other, "extra_forbidden") not in last:
-            return f'did you mean "{other}"?'
-    return ""
-
-
-def _model_fields() -> set[str]:
-    from deepspeed.runtime.config_utils import DeepSpeedConfigModel
-
-    classes = [DeepSpeedConfigModel]
-    for each in classes:
-        classes += each.__subclasses__()
-    return {name for each in classes for name in each.model_fields}
 
 
 def _ignored(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
@@ -169,9 +139,8 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
 
     kind = fields["model_type"]
     if kind not in CAUSAL:
-        near = get_close_matches(kind, list(CAUSAL), 1, 0.6)
         problem = "has no causal language model for" if kind in CONFIG_MAPPING else "does not have the model type"
-        hint = f'did you mean "{near[0]}"?' if near else "use gpt2, llama, qwen2, mistral, ..."
+        hint = "use gpt2, llama, qwen2, mistral, ..."
         return [_finding([("model", "model_type")], f"Transformers {problem} {kind}", hint)]
     settings = {name: value for name, value in fields.items() if value != "auto"}
     if misspelt := misspelt_fields(settings):
@@ -179,11 +148,11 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
         meant = {name: f'did you mean "{near}"?' for name, near in misspelt.items()}
         return [_finding([("model", name)], message, hint, at_key=True) for name, hint in meant.items()]
 
-    def errors(tried: dict[str, Any]) -> list[str]:
+    def errors(tried: dict[str, Any], **options: Any) -> list[str]:
         try:
             config = AutoConfig.for_model(**tried)
             with torch.device("meta"):
-                AutoModelForCausalLM.from_config(config)
+                AutoModelForCausalLM.from_config(config, **options)
         except Exception as exc:  # noqa: BLE001 - as above
             return [" ".join(str(exc).split())]
         return []
@@ -197,10 +166,11 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
     if positions is not None and positions < seq_len:
         message = f"{seq_len} is more than the {positions} positions of the model"
         findings.append(_finding([("seq_len",)], message, f"use at most {positions}"))
-    served = attentions(config)
-    if attention not in ("auto", *served):
-        message = f"Transformers has no {attention} for {kind}, only {', '.join(served)}"
-        findings.append(_finding([("attention",)], message, "write auto: it takes the model's value"))
+    # flash_attention_2 needs a package that only nodes may have
+    if attention == "sdpa" and (wrong := errors(settings, attn_implementation=attention)):
+        findings.append(
+            _finding([("attention",)], f"Transformers: {wrong[0]}", "write auto: it takes the model's value")
+        )
     return findings
 
 
@@ -215,14 +185,6 @@ def misspelt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     names = {*default.to_dict(), *default.attribute_map}
     near = {name: get_close_matches(name, sorted(names), 1, NEAR) for name in sorted(fields.keys() - names)}
     return {name: match[0] for name, match in near.items() if match}
-
-
-def attentions(config: Any) -> list[str]:
-    """Return the attention implementations that Transformers has for a model."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001 - before one is built
-    return ["eager", *(name for name, flag in ATTENTION_FLAGS.items() if getattr(model, flag, True))]
 
 
 # -- Mappings ----------------------------------------------------------------------------------------------------------

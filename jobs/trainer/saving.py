@@ -26,7 +26,6 @@ from dscampaign.jobs.shared.state_layout import arrangement
 from .config import Job, TrainerConfig
 from .engine import Engine
 
-REPORTED = "reported"
 TAG = "deepspeed"
 
 _CAREFUL = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -48,7 +47,11 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
             _commit(draft, files, config, job, step)
     except Exception as error:
         reason = _reason(draft, error)
-        _make_room(draft, config, job)
+        # This rank's files alone, and at once: a full disk cannot take the records of the end. A rank that still writes
+        # would report a missing folder as the cause. The agent removes the rest.
+        with suppress(OSError):
+            for file in _written_by(job.rank, config.tensor_parallel, draft):
+                file.unlink(missing_ok=True)
         if reason is error:
             raise
         raise reason from error
@@ -76,7 +79,7 @@ def restore(engine: Engine, job: Job) -> tuple[int, dict[str, float], bool]:
         checkpoint_retention.mark_unusable(job.resume, reason)
         later = "later attempts begin at the checkpoint before it"
         raise CheckpointError(f"{job.resume} cannot be loaded, {later}: {reason}") from error
-    return manifest.step, client_state.get(REPORTED, {}), manifest.eval_loss is not None
+    return manifest.step, client_state.get("reported", {}), manifest.eval_loss is not None
 
 
 @contextmanager
@@ -91,10 +94,8 @@ def weights_only() -> Iterator[None]:
         with serialization.safe_globals([*_SAVED]):
             yield
     finally:
-        if before is None:
-            del os.environ[_CAREFUL]
-        else:
-            os.environ[_CAREFUL] = before
+        del os.environ[_CAREFUL]
+        os.environ |= {} if before is None else {_CAREFUL: before}
 
 
 def _require_room(job: Job) -> None:
@@ -116,7 +117,7 @@ def _write(
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)
     dist.barrier()
-    engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
+    engine.save_checkpoint(str(draft), tag=TAG, client_state={"reported": reported}, save_latest=False)
     dist.barrier()
     mine = checkpoint.seal(draft, _written_by(job.rank, parts, draft))
     of_ranks: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
@@ -129,13 +130,11 @@ def _written_by(rank: int, parts: int, draft: Path) -> list[Path]:
 
     If ``parts`` ranks share layers, a name has the shard's number among the ranks with the same part.
     """
-    files = (draft / TAG).iterdir()
-    return [file for file in files if rank == _number(_SHARD, file) * parts + _number(_LAYER_PART, file)]
-
-
-def _number(words: re.Pattern[str], file: Path) -> int:
-    match = words.search(file.name)
-    return int(match[1]) if match else 0
+    written = []
+    for file in (draft / TAG).iterdir():
+        shard, part = (int(match[1]) if (match := words.search(file.name)) else 0 for words in (_SHARD, _LAYER_PART))
+        written += [file] if rank == shard * parts + part else []
+    return written
 
 
 def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job: Job, step: int) -> None:
@@ -165,16 +164,6 @@ def _reason(draft: Path, error: Exception) -> Exception:
     return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))
 
 
-def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
-    """Remove this rank's files at once: a full disk cannot take the records of the end.
-
-    A rank that still writes would report a missing folder as the cause. The agent removes the rest.
-    """
-    with suppress(OSError):
-        for file in _written_by(job.rank, config.tensor_parallel, draft):
-            file.unlink(missing_ok=True)
-
-
 def _damaged(path: Path, manifest: checkpoint.Manifest, error: Exception) -> bool:
     """Return whether a checkpoint is proven to be damaged. Other errors may come from the environment or the code.
 
@@ -182,11 +171,12 @@ def _damaged(path: Path, manifest: checkpoint.Manifest, error: Exception) -> boo
     """
     if isinstance(error, BadZipFile | EOFError) or "PytorchStreamReader failed" in str(error):
         return True
-    return any(_differs(path / name, entry) for name, entry in manifest.files.items())
-
-
-def _differs(file: Path, entry: FileEntry) -> bool:
-    try:
-        return file.stat().st_size != entry.size
-    except OSError as error:
-        return error.errno == errno.ENOENT  # others are the file system's
+    for name, entry in manifest.files.items():
+        try:
+            if (path / name).stat().st_size != entry.size:
+                return True
+        except FileNotFoundError:
+            return True
+        except OSError:  # the file system's
+            continue
+    return False

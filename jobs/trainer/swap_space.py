@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,8 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
     config = deepcopy(dict(ds_config))
     for section in _sections(config):
         folder = Path(section["nvme_path"])
-        if job.local_rank == 0:
-            _remove(folder, rf"{_run(job)}-g\d+", keep=_name(job))
-        mine = folder / _name(job)
+        _remove(folder, job, all_but_own=True)
+        mine = folder / f"{_run(job)}{job.generation:04d}"
         folder.mkdir(parents=True, exist_ok=True)
         if doubt := private_folder(mine):  # its name can be guessed, and what it holds becomes the model's weights
             raise ValueError(f"train.nvme_path: {doubt}")
@@ -54,31 +53,28 @@ def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[st
 
 def in_use(ds_config: Mapping[str, Any]) -> bool:
     """Return whether anything lies on a disk."""
-    return any(_sections(ds_config))
+    return bool(_sections(ds_config))
 
 
 def clear(job: Job) -> None:
     """Remove this attempt's files on this node, when none of its ranks needs them any more."""
-    if job.local_rank == 0:
-        for section in _sections(json.loads(job.ds_config.read_text())):
-            _remove(Path(section["nvme_path"]), _name(job))
+    for section in _sections(json.loads(job.ds_config.read_text())):
+        _remove(Path(section["nvme_path"]), job, all_but_own=False)
 
 
-def _sections(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _sections(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     zero = config.get("zero_optimization", {})
-    sections = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
-    yield from (section for section in sections if section and section.get("device") == "nvme")
+    sections = (zero.get(name) or {} for name in ("offload_optimizer", "offload_param"))
+    return [section for section in sections if section.get("device") == "nvme"]
 
 
 def _run(job: Job) -> str:
-    return f"dscampaign-{hashlib.sha256(str(job.checkpoint_dir).encode()).hexdigest()[:12]}"
+    return f"dscampaign-{hashlib.sha256(str(job.checkpoint_dir).encode()).hexdigest()[:12]}-g"
 
 
-def _name(job: Job) -> str:
-    return f"{_run(job)}-g{job.generation:04d}"
-
-
-def _remove(folder: Path, pattern: str, keep: str = "") -> None:
-    for left in ours.named(folder, re.compile(pattern)):
-        if left.name != keep:
-            ours.remove(left)
+def _remove(folder: Path, job: Job, *, all_but_own: bool) -> None:
+    """Remove the run's folders: of all attempts but this, or of this; by the first rank of a node."""
+    left = ours.named(folder, re.compile(rf"{_run(job)}\d+")) if job.local_rank == 0 else []
+    for each in left:
+        if (int(each.name.rpartition("g")[2]) != job.generation) == all_but_own:
+            ours.remove(each)

@@ -71,9 +71,6 @@ def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     if host.shm_gb < LEAST_SHM_GB:
         hint = "NCCL and data loaders need it: `--shm-size` of a container, or ask the site's administrators"
         yield at.warning("node.shm", f"{SHARED_MEMORY} has {host.shm_gb:.2f} GB", hint)
-    if host.infiniband and host.locked_gb is not None:
-        hint = "RDMA needs `LimitMEMLOCK=infinity` for slurmd and PropagateResourceLimitsExcept=MEMLOCK"
-        yield at.warning("node.limits", f"InfiniBand, but a process may pin only {host.locked_gb:.3g} GB", hint)
 
 
 def _memory(host: Host, required: Requirements, at: At) -> Check:

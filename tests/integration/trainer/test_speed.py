@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dscampaign.db.records import WARM_UP_STEPS
-from dscampaign.jobs.trainer.meter import Speed, Work, peak_flops
+from dscampaign.jobs.trainer.meter import Speed, peak_flops
 
-WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
+WORK: dict[str, Any] = {"tokens": 8192, "ranks": 2, "flops_per_token": 1e9, "peak_flops": 1e15}
 
 
 def test_nothing_is_said_before_the_warm_up_is_over() -> None:
-    speed = Speed(WORK, WARM_UP_STEPS)
+    speed = Speed(**WORK, warm_up=WARM_UP_STEPS)
     for _ in range(WARM_UP_STEPS):
         speed.add(1.0, 0.0)
     assert speed.summary() is None
 
 
 def test_the_warm_up_is_left_out_and_reported() -> None:
-    speed = Speed(WORK, WARM_UP_STEPS)
+    speed = Speed(**WORK, warm_up=WARM_UP_STEPS)
     for step in range(WARM_UP_STEPS):
         speed.add(10.0 if step == 0 else 1.0, 0.5)
     for time_s in (0.1, 0.2, 0.1, 0.2):

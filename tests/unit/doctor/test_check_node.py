@@ -107,7 +107,6 @@ def test_too_little_memory_for_the_offload() -> None:
     [
         ({"cpus": 1}, "node.cores", "1 cores for 2 ranks"),
         ({"shm_gb": 0.067}, "node.shm", "/dev/shm has 0.07 GB"),
-        ({"infiniband": True, "locked_gb": 8.4e-3}, "node.limits", "pin only 0.0084 GB"),
     ],
 )
 def test_limits_of_the_host(changed: dict[str, Any], about: str, words: str) -> None:
