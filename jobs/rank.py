@@ -71,7 +71,6 @@ class _Record:
             os.environ.get("CAMPAIGN_PROGRESS_DIR"),
         )
         self._identity = {"rank": _rank(), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
-        self._identity["limits"] = _limits()
         _write({**self._identity, "state": "running"}, *self._folders)
 
     def heed_os_exit(self) -> None:
@@ -338,11 +337,6 @@ def _take_place() -> None:
                 os.environ.setdefault(name, os.environ[own])
     if os.environ.get("CAMPAIGN_VISIBLE_DEVICES"):  # the launcher numbers devices from 0; on a shared node they differ
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["CAMPAIGN_VISIBLE_DEVICES"]
-
-
-def _limits() -> List[Tuple[str, int]]:
-    soft = [(name, resource.getrlimit(getattr(resource, name))[0]) for name in ("RLIMIT_AS", "RLIMIT_DATA")]
-    return [(name, limit) for name, limit in soft if limit != resource.RLIM_INFINITY]
 
 
 def _begin_guard() -> None:

@@ -106,7 +106,6 @@ class RankEnd(Document):
     read_config: bool | None = None
     group: Number | None = None  # ranks in the largest group that it has formed, 0 for none; None if unknown
     software: dict[str, str] | None = None  # versions of the libraries that it had loaded at its end
-    limits: tuple[tuple[str, Whole], ...] = ()  # `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set
     state: str = ""  # "running" or "ended" in its own record
 
 

@@ -14,14 +14,14 @@ from functools import partial
 
 from dscampaign.jobs.agent.evidence import LogLine
 
-from . import devices, exits, node_evidence, words
+from . import devices, exits, node_evidence
 from .clues import Clue, echoes_input, ends_a_program
 from .evidence import Ended, death_signal, first_to_die, gone_before, outcome_of, silent_ranks
 from .groups import gist
 from .policy import FailureClass
-from .raised import OF_FILES, OF_PROGRAM, Raised
-from .rules import LOG_RULES, RULES, UNREADABLE_INPUT, USER_ACTIONS, Rule, first, gave_up_waiting
-from .scene import Scene
+from .raised import Raised
+from .rules import LOG_RULES, RULES, UNKNOWN, USER_ACTIONS, Rule, first, gave_up_waiting
+from .scene import Scene, reports_divergence, reports_waiting
 from .verdict import Sureness, Verdict, headline
 
 
@@ -43,15 +43,13 @@ def _by_root(ended: Ended) -> Verdict | None:
     root = ended.roots[0]
     rule, text = _cause(root, ended)
     if rule and rule.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
-        rule = UNREADABLE_INPUT
-    suspect = devices.NAMED.search(text) or (rule and rule.kind is FailureClass.DIVERGED)
-    if suspect and (broken := node_evidence.bad_gpu(ended)):
+        rule = None  # it has no checkpoint of its own yet: its input
+    speaks_of_gpus = devices.NAMED.search(text) or (rule and rule.kind is FailureClass.DIVERGED)
+    if speaks_of_gpus and (broken := node_evidence.bad_gpu(ended)):
         return broken
-    if rule is None:
-        return node_evidence.out_of_memory(ended) or _unknown_error(root)
-    if rule.kind is FailureClass.CRASH and (memory := node_evidence.out_of_memory(ended)):
+    if (rule is None or rule.kind is FailureClass.CRASH) and (memory := node_evidence.out_of_memory(ended)):
         return memory
-    return _verdict(rule, root, text, ended.roots, ended)
+    return _verdict(rule or UNKNOWN, root, text, ended.roots, ended)
 
 
 def _cause(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
@@ -63,37 +61,18 @@ def _cause(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
     for earlier, text in causes:
         if not earlier.mistake:
             return earlier, text
-    vague = rule is None or rule.name == "demand"
-    if vague and causes and not _scene(clue.raised, ended).passing:
+    if causes and rule in (None, UNKNOWN):
         return causes[-1]
     return rule, clue.text
 
 
 def _judged(raised: Raised, text: str, ended: Ended, rules: tuple[Rule, ...] = RULES) -> Rule | None:
-    return first(_scene(raised, ended), text, rules)
-
-
-def _scene(raised: Raised, ended: Ended) -> Scene:
-    return Scene(raised, ended.trained, ended.resumes)
-
-
-def _unknown_error(root: Clue) -> Verdict:
-    place = "" if Scene(root.raised, trained=False).passing else _place(root)
-    return root.verdict(FailureClass.CRASH, place=place)
+    return first(Scene(raised, ended.trained, ended.resumes), text, rules)
 
 
 def _place(clue: Clue) -> str:
-    """The place of an error, by which another attempt shows that it recurs; without frames, a program's own text."""
-    return clue.raised.place or (_words(clue) if clue.raised.is_a(*OF_PROGRAM, *OF_FILES) else "")
-
-
-def _words(clue: Clue) -> str:
-    return f"{clue.raised.type} {gist(clue.raised.message)}"
-
-
-def _diverged(clue: Clue) -> Verdict:
-    hint = "lower train.lr, or warm up longer"
-    return clue.verdict(FailureClass.DIVERGED, "loss-not-finite", hint=hint, sure=Sureness.LIKELY)
+    """The place of an error, or without frames its text, by which another attempt shows that it recurs."""
+    return clue.raised.place or f"{clue.raised.type} {gist(clue.raised.message)}"
 
 
 def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: Ended) -> Verdict:
@@ -114,39 +93,26 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
 
 
 def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Verdict:
-    """A mistake, unless the node or a rank that died earlier explains it; a likely one takes a second witness."""
-    dead_ranks = gone_before(ended, root.ts) if root.ts is not None else None
-    if dead_ranks:
-        reason = f"{headline(root.text)} (rank {dead_ranks.rank} had ended before, without a record)"
+    """A mistake, unless the node or a rank that died earlier explains it; an uncertain one takes another attempt."""
+    if dead := gone_before(ended, root.ts) if root.ts is not None else None:
+        reason = f"{headline(root.text)} (rank {dead.rank} had ended before, without a record)"
         return root.verdict(FailureClass.CRASH, reason=reason, sure=Sureness.LIKELY)
-    if devices.MEMORY_NAMED.search(root.text) and (crowded := node_evidence.crowded(root, ended)):
-        return root.verdict(FailureClass.FOREIGN_OOM, "device-memory", crowded, sure=Sureness.LIKELY)
-    alike = [clue for clue in clues if _same(clue, root)]
-    fields = {"place": _place(root) if ended.begun else "", "suspect": rule.kind}
-    if _on_one_node_only(rule, root, alike, ended):
+    place = _place(root) if ended.begun else ""
+    if _on_one_node_only(rule, root, [clue for clue in clues if _place(clue) == _place(root)], ended):
         reason = f"only on {root.host}: {headline(root.text)}"
-        return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, **fields)
-    if rule.sure is Sureness.CERTAIN or (rule.sure is Sureness.LIKELY and _everywhere(alike, ended)):
-        return root.verdict(rule.kind, rule.name, hint=rule.hint, sure=rule.sure)
-    return root.verdict(FailureClass.CRASH, rule.name, hint=rule.hint, sure=Sureness.UNSURE, **fields)
-
-
-def _same(clue: Clue, other: Clue) -> bool:
-    if clue.raised.type != other.raised.type:
-        return False
-    return clue.raised.place == other.raised.place and (bool(clue.raised.place) or _words(clue) == _words(other))
-
-
-def _everywhere(alike: Sequence[Clue], ended: Ended) -> bool:
-    ranks = {(clue.host, clue.rank) for clue in alike}
-    return len(ranks) > 1 and len({clue.host for clue in alike}) >= len(ended.outcomes)
+        return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, place=place)
+    if rule.sure is Sureness.CERTAIN:
+        return root.verdict(rule.kind, rule.name, hint=rule.hint)
+    return root.verdict(FailureClass.CRASH, rule.name, hint=rule.hint, sure=Sureness.UNSURE, place=place)
 
 
 def _on_one_node_only(rule: Rule, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
     # Work that rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever
     # have: another rank beside it that got further acquits the node. Logs do not show how far others got.
     if ended.resumes:
-        return rule.environment  # it has trained before
+        return rule.environment or root.raised.is_a("ImportError")  # it has trained before
+    if ended.progressed and rule.sure is not Sureness.CERTAIN:
+        return False
     if ended.nodes < 2 or len(ended.outcomes) < 2 or not root.host or any(clue.host != root.host for clue in alike):
         return False
     if any(clue.rank != 0 for clue in alike):
@@ -193,9 +159,10 @@ def _by_last_words(ended: Ended) -> Verdict | None:
 def _by_prose(ended: Ended) -> Verdict | None:
     broke_off = ended.trained and any(rank.exit and not rank.error for rank in ended.ranks)
     for clue in ended.log_clues:
-        if broke_off and words.reports_divergence(clue.text):
-            return _diverged(clue)
-        if words.reports_waiting(clue.text):
+        if broke_off and reports_divergence(clue.text):
+            hint = "lower train.lr, or warm up longer"
+            return clue.verdict(FailureClass.DIVERGED, "loss-not-finite", hint=hint, sure=Sureness.LIKELY)
+        if reports_waiting(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
 
@@ -224,7 +191,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     clues = ended.log_clues  # a watchdog may only have reported it, while the ranks went on waiting
     if hung := next((clue for clue in clues if gave_up_waiting(clue.text)), None):
         return _hang(hung)
-    if hung := next((clue for clue in clues if words.reports_waiting(clue.text)), None):
+    if hung := next((clue for clue in clues if reports_waiting(clue.text)), None):
         return _hang(hung, Sureness.LIKELY)
     if hung_before := _hung_in_a_collective(ended.errors, ended):
         return hung_before

@@ -17,14 +17,12 @@ from typing import Any
 
 from dscampaign.jobs.agent.evidence import LogLine
 
-from . import words
 from .policy import FailureClass
-from .raised import BREAK, OF_FILES, OF_PROGRAM, Place, Raised, causes_of_trace, last_exception, places, recorded, said
+from .raised import BREAK, Place, Raised, causes_of_trace, last_exception, places, recorded, said
 from .verdict import Verdict, headline
 
 _CASCADE = re.compile(
-    r"ncclRemoteError|ncclSystemError|remote process exited|NCCL (?:communicator|comm|operation|watchdog|timeout)"
-    r"|detected by watchdog|other ranks|[Aa]borted by"
+    r"nccl(?:Remote|System)Error|remote process exited|NCCL (?:comm\w*|operation|timeout)|other ranks|[Aa]borted by"
     r"|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
     r"|[Cc]onnection (?:closed|reset|refused|lost)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
@@ -36,16 +34,14 @@ _CASCADE = re.compile(
 )
 """Messages of ranks after another rank has died, and of ranks that are being ended."""
 _OWN_FAULT = re.compile(
-    r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
+    r"(?:CUDA|HIP|XPU|NPU) (?:error: |out of memory)|(?:Cuda|HIP) failure"
     r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
     r"|shared memory|ncclInvalid|invalid (?:tensor|argument|usage|device)|no socket interface found"
     r"|EADDRINUSE|[Aa]ddress already in use"
-    r"|^(?:builtins\.)?(?:Type|Value|Attribute"
-    r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
+    r"|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal"
+    r"|FileNotFound)Error"
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
-_UNBUILT = re.compile(r"torch_extensions\S*: (?:cannot open shared object file|file too short)")
-"""An error of ranks that wait for an extension which another could not build, or has not yet."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Clue:
     @cached_property
     def is_cascade(self) -> bool:
         """Whether it shows a consequence of another rank's death."""
-        return bool(_UNBUILT.search(self.text)) or (is_cascade(self.text) and not _own(self.raised))
+        return is_cascade(self.text)
 
     @cached_property
     def is_garbled(self) -> bool:
@@ -104,13 +100,6 @@ def is_cascade(text: str) -> bool:
     return bool(_CASCADE.search(text)) and not _OWN_FAULT.search(text)
 
 
-def _own(raised: Raised) -> bool:
-    """Return whether its class blames the program, though it names the means of communication."""
-    if raised.is_a(*OF_FILES):
-        return True
-    return raised.is_a(*OF_PROGRAM) and not words.PASSING.search(words.QUOTED.sub("''", raised.message))
-
-
 _INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
 """Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
 _NO_EVIDENCE = re.compile(
@@ -120,9 +109,8 @@ _NO_EVIDENCE = re.compile(
     r"|Namespace\(\w+=|(?:Config|Arguments)\(\w+="  # arguments and dataclasses, printed
     r"|^(?!\S*Error)[^:]{0,40}[:=]? ?\{.*\w[\"']?\s*[:=]"  # a dictionary, printed
     r"|\w*Warning: "  # Python's warnings quote errors
-    r"|\b(?:retry(?! count exceeded)|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back"
-    r"|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
-    r"|recovered|recovering|handled|disabled|disabling)\b"  # whoever wrote that went on
+    r"|\b(?:retry(?! count exceeded)|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing"
+    r"|(?:skipp?|ignor|recover|handl|disabl)(?:ed|ing))\b"  # whoever wrote that went on
 )
 _MILD = re.compile(
     r"(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|[Ww]arning)(?=[\s\]|):-])"
@@ -144,16 +132,11 @@ _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:[a-z_]\w*\.)+[A-Z]\w+(?:: |$)|(?:\S+: )?[Ee]rror: "
     r"|Error .{1,80} at line \d+ in file |\S*(?:python[\d.]*|launcher|sh): "
-    r"|Flags parsing error: "
-    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)"
+    r"|Flags parsing error: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)"
     r"|Could not override|In '\S+': Could not find|Key '"
     r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
-_ENDED_BY_SLURM = re.compile(
-    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT|srun: Job step aborted|srun: forcing job termination"
-)
-"""Lines after this only report consequences."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
 
@@ -165,7 +148,7 @@ _MESSAGE_LINES = 20
 _GROUP = "Exception Group Traceback"
 _MARGIN = re.compile(r"^(\[rank\d+\]: )?\s*(?:[|+] )+")
 _GROUP_LINE = re.compile(r"^\W*(?:Base)?ExceptionGroup: |\+-+\+?-*(?: \d+ -+)?$")
-_RECORD = re.compile(r'"(?:level|levelname|severity|lvl|message|msg|event|exc_info|exception|traceback|stack\w*)"\s*:')
+_RECORD = re.compile(r'"(?:level|levelname|severity|lvl|message|msg|event|exception|traceback)"\s*:')
 _LEVELS = "level", "levelname", "severity", "lvl"
 _GRAVE = "ERR", "CRIT", "FATAL", "EMERG", "ALERT", "PANIC", "EXC"
 
@@ -180,36 +163,38 @@ _NO_PROGRESS = re.compile(
 def clues(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
     """Return the lines that may decide, last lines of programs with the exception that they end."""
     for file, group in groupby(lines, key=lambda line: line.file):
-        yield from _clues_of_file(_unfolded(list(group)), _rank_of_log(file), host)
+        rank = re.search(r"rank(\d+)\.log$", file)
+        yield from _clues_of_file(_unfolded(list(group)), int(rank[1]) if rank else None, host)
 
 
 def _clues_of_file(lines: Sequence[LogLine], rank: int | None, host: str) -> Iterator[Clue]:
     shown: set[str | int] = set()
     for line in evidence(lines):
-        if "\n" in line.text:  # a traceback within a JSON record
-            trace, message = last_exception(line.text)
-            yield _last_word(line, message, trace, rank, host)
-        elif ends_a_program(line.text):
-            if line.number not in shown:
-                text, above, numbers, speaker = _traceback_of(line, lines)
-                shown |= numbers
-                yield _last_word(line, text, above, rank if speaker is None else speaker, host)
-        elif line.number not in shown and line.text not in shown:
-            shown.add(line.text)
+        speaker: int | None = None
+        above: Sequence[str] = ()
+        text = line.text
+        if "\n" in text:  # a traceback within a JSON record
+            above, text = last_exception(text)
+        elif line.number in shown or line.text in shown:
+            continue
+        elif ends_a_program(text):
+            text, above, numbers, speaker = _traceback_of(line, lines)
+            shown |= numbers
+        else:
+            shown.add(text)
             yield Clue(line, host, rank)
-
-
-def _last_word(line: LogLine, text: str, above: Sequence[str], rank: int | None, host: str) -> Clue:
-    head = said(text)
-    error = {"type": head.type, "message": head.message, "trace": above}
-    return Clue(LogLine(line.file, line.number, text), host, rank, error=error)
+            continue
+        head = said(text)
+        error = {"type": head.type, "message": head.message, "trace": above}
+        last = LogLine(line.file, line.number, text)
+        yield Clue(last, host, rank if speaker is None else speaker, error=error)
 
 
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Return the lines of a log that may decide, without their decoration (rank, time, level)."""
     lines = list(lines)
     handled_until = max((line.number for line in lines if _shows_progress(line.text)), default=0)
-    for line in _without_abandoned(_before_the_end(lines)):
+    for line in _without_abandoned(lines):
         if line.text.startswith(_TRACEBACK) and "\n" in line.text:
             yield line
             continue
@@ -277,11 +262,6 @@ def _no_evidence(text: str) -> bool:
     return echoes_input(text) or bool(_MILD.search(text[:_MILD_REACH]))
 
 
-def _before_the_end(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    ends = (at for at, line in enumerate(lines, 1) if _ENDED_BY_SLURM.search(line.text))
-    return lines[: next(ends, len(lines))]
-
-
 def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
     skip_until = 0
     for line in lines:
@@ -293,11 +273,6 @@ def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
                 skip_until = 0
         else:
             yield line
-
-
-def _rank_of_log(name: str) -> int | None:
-    match = re.search(r"rank(\d+)\.log$", name)
-    return int(match[1]) if match else None
 
 
 def _unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
@@ -319,18 +294,17 @@ def _of_json(text: str) -> str:
     level = next((str(record[key]).upper() for key in _LEVELS if key in record), "ERROR")
     if not level.startswith(_GRAVE) and not (level.isdigit() and int(level) >= 40):
         return text if _shows_progress(text) else ""
-    fields = list(_strings(record))
-    if trace := next((value for _, value in fields if _TRACEBACK in value), ""):
+    fields = dict(_strings(record))
+    if trace := next((value for value in fields.values() if _TRACEBACK in value), ""):
         return trace[trace.index(_TRACEBACK) :].rstrip()
-    values = dict(fields)
-    if (kind := values.get("type", "")) and _ERROR_LINE.match(kind):
-        return f"{kind}: {values.get('value', values.get('message', ''))}"
-    return next((values[key] for key in ("error", "message", "msg", "event", "text") if values.get(key)), "")
+    if _ERROR_LINE.match(fields.get("type", "")):
+        return f"{fields['type']}: {fields.get('value', fields.get('message', ''))}"
+    return next((fields[key] for key in ("error", "message", "msg", "event", "text") if fields.get(key)), "")
 
 
-def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _strings(inner, str(name))
+def _strings(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _strings(inner)
+        elif isinstance(inner, str):
+            yield name, inner

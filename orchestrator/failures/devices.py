@@ -56,20 +56,10 @@ DRIVER = (
     rf"|{_named('SystemNotReady|SystemDriverMismatch', 'SYSTEM_(?:NOT_READY|DRIVER_MISMATCH)')}"
 )
 ORDINAL = rf"invalid device ordinal|Duplicate GPU detected|{_named('InvalidDevice', 'INVALID_DEVICE')}"
-ASSERTION = re.compile(rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}")
+ASSERTION = rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}"
 
 NAMED = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|RCCL|NVML|HIP|ROCm|XPU|device ordinal|GPUs?\b|NVIDIA"
     r"|unspecified launch failure"
 )
 """Whether a device is spoken of at all."""
-MEMORY_NAMED = re.compile(
-    r"(?<![A-Za-z])(?:(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
-    r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm)(?![A-Za-z])",
-    re.IGNORECASE,
-)
-TOO_SMALL = (
-    rf"(?is)\A(?=.*{MEMORY_NAMED.pattern})(?=.*\d ?(?:[KMGT]i?B|bytes)\b)"
-    r"(?=.*\b(?:free|available|insufficient|enough|less than|only|requires?|needs?|needed|remaining|exceed\w*)\b)"
-)
-"""A statement, with sizes, that a device has less memory than is needed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from enum import Enum
@@ -43,24 +42,20 @@ OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
 _NUMBERS = {text: number for number, text in WORDS.items()}
 _WORDS = re.compile("|".join(map(re.escape, sorted(_NUMBERS, reverse=True))))
-_SYMBOLS = {name: number for number, name in errno.errorcode.items() if number in FAULTS}
-_SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
 
 
 def fault(number: int, about_files: bool) -> Fault | None:
     """Return whose fault an errno is, depending on whether a file was in use; None if it proves nothing."""
     if number in OF_FILES and not about_files:
         return Fault.NETWORK if number in OF_SOCKETS else None
-    if about_files and (number in OF_FILES or number >= _OF_THE_KERNEL):
+    if number in OF_FILES or (about_files and number >= _OF_THE_KERNEL):
         return Fault.STORAGE
     return FAULTS.get(number)
 
 
 def find(text: str) -> int | None:
-    """Return the errno that an error's text names, by number, symbol or description; None if it names none."""
+    """Return the errno that an error's text names, by number or description; None if it names none."""
     if numbers := [next(group for group in groups if group) for groups in _SAID.findall(text)]:
         return int(numbers[-1])  # a library that wraps an errno in another quotes the first one's
-    if words := _WORDS.search(text):
-        return _NUMBERS[words[0]]
-    symbol = _SYMBOL.search(text)
-    return _SYMBOLS[symbol[0]] if symbol else None
+    words = _WORDS.search(text)
+    return _NUMBERS[words[0]] if words else None

@@ -7,12 +7,13 @@ import signal
 from typing import Final
 
 from dscampaign.db.states import RunState
-from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine, RankEnd
+from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
 from dscampaign.orchestrator.executors.base import JobView
 
 from . import errnos
 from .clues import Clue
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
+from .groups import gist
 from .policy import FailureClass
 from .raised import Place, places
 from .verdict import Sureness, Verdict, headline
@@ -28,15 +29,12 @@ NEVER_BEGAN = {
 }
 """Why an agent started no ranks, by its own code for it."""
 
-_NOT_FOUND = re.compile(
-    r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)"
+_BY_SHELL: Final = ("126:0", "127:0", "2:0")
+_SHELL: Final = re.compile(
+    r"line \d+: (?:.*: (?:No such file or directory|command not found|Permission denied|cannot execute)"
+    r"|syntax error|unexpected (?:EOF|end of file))"
 )
-_SHELL = {
-    "126:0": _NOT_FOUND,
-    "127:0": _NOT_FOUND,
-    "2:0": re.compile(r"line \d+: (?:syntax error|unexpected (?:EOF|end of file))"),
-}
-"""A shell's message of an end before anything ever ran, by its exit code."""
+"""A shell's exit codes and message of an end before anything ever ran."""
 _WHERE: Final = re.compile(r"^\S+: line \d+: ")
 """How the shell begins a message, with the script's name."""
 _OF_A_RUNTIME: Final = re.compile(
@@ -46,7 +44,6 @@ _OF_A_RUNTIME: Final = re.compile(
 """The beginning of an error of a container's runtime: Charliecloud, Apptainer, pyxis, none at all."""
 _VAGUE: Final = re.compile(r"printing enroot log|couldn't start container|child \d+ failed|task_init")
 """Errors of pyxis beside that which names the cause."""
-_NUMBERED: Final = re.compile(r"^ch-run\[\d+\]|\s*\(\S+\.c:\d+\)$")
 _NODE_NAME: Final = re.compile(r"[\w.-]+")
 _WORKDIR_HINT = "if no node has it, name a folder that all have with `workdir:`, or leave a link in its place"
 _LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
@@ -58,6 +55,8 @@ _STATES: Final = {
 }
 _BY_ITSELF: Final = ("COMPLETED", "FAILED", "GONE")
 """How a job ends that nobody else ended."""
+_USAGE: Final = 2
+"""With this exit code argparse, click and others refuse arguments."""
 _SIGNALLED: Final = 128
 """From this exit status on, a signal ended the command."""
 
@@ -65,7 +64,11 @@ _SIGNALLED: Final = 128
 def ended_by_slurm(ended: Ended) -> Verdict | None:
     """Return the verdict if Slurm preempted, cancelled or requeued the job, or lost its node."""
     job = ended.job
-    if _started_again(ended):
+    restarted = ended.started_again or bool(ended.outcomes and job is not None and job.exit_code == _TAKEN)
+    interrupted = any(outcome.ended_by == "signal" for outcome in ended.outcomes)
+    by_itself = any(rank.exit or rank.error for rank in ended.ranks)
+    # its signal may have come to the ranks a moment before the agent
+    if restarted and (interrupted or not by_itself):
         line = LogLine("slurm", 0, _state(job) if job else "the job began again")
         reason = "Slurm ended the job and started it again"
         return Verdict(FailureClass.PREEMPTED, reason, line=line, rule="slurm-requeue")
@@ -80,16 +83,6 @@ def ended_by_slurm(ended: Ended) -> Verdict | None:
         reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
         return Verdict(FailureClass.NODE, reason, line=line, rule="slurm-state", host=host)
     return Verdict(*_STATES[job.state], line=line, rule="slurm-state") if job.state in _STATES else None
-
-
-def _started_again(ended: Ended) -> bool:
-    """Return whether Slurm has ended the job, as after `scontrol requeue`, and not its ranks."""
-    job, outcomes = ended.job, ended.outcomes
-    restarted = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
-    interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)
-    by_itself = any(rank.exit or rank.error for rank in ended.ranks)
-    # its signal may have come to the ranks a moment before the agent
-    return restarted and (interrupted or not by_itself)
 
 
 def _state(job: JobView) -> str:
@@ -123,7 +116,7 @@ def no_container(ended: Ended) -> Verdict | None:
         return None
     hint = "correct `container`; `campaign doctor SPEC --on-node` starts it once"
     kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
-    place = "" if ended.trained else f"{SET_UP} of the container: {_NUMBERED.sub('', clue.text)}"
+    place = "" if ended.trained else f"{SET_UP} of the container: {gist(clue.text)}"
     return clue.verdict(kind, SET_UP, f"the container did not start: {headline(clue.text)}", hint, place=place)
 
 
@@ -143,12 +136,10 @@ def never_began(ended: Ended) -> Verdict | None:
     if idle is None:
         return None
     alone = idle.ended_by == NO_WORKDIR and sum(o.ended_by == idle.ended_by for o in ended.outcomes) == 1
-    host = idle.host if alone else ""
-    if not idle.workdir:
-        return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
-    reason = f"{idle.host} does not have {idle.workdir}, where the training starts"
-    line = LogLine(f"outcome-{idle.node_rank}.json", 0, f"{idle.ended_by} {idle.workdir}")
-    return Verdict(FailureClass.NODE, reason, _WORKDIR_HINT, line, idle.ended_by, host)
+    reason = f"{idle.host} {NEVER_BEGAN[idle.ended_by]}"
+    reason, hint = (f"{reason}: {idle.workdir}", _WORKDIR_HINT) if idle.workdir else (reason, "")
+    line = LogLine(f"outcome-{idle.node_rank}.json", 0, idle.ended_by)
+    return Verdict(FailureClass.NODE, reason, hint, line, idle.ended_by, idle.host if alone else "")
 
 
 def folder_restored(ended: Ended) -> Verdict | None:
@@ -170,7 +161,7 @@ def unknown(ended: Ended) -> Verdict:
         missing = f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record"
         slurm = f" (Slurm: {job.state} {job.exit_code})" if job else ""
         return Verdict(FailureClass.CRASH, missing + slurm)
-    return _usage(ended) or _by_exits(ended)
+    return _by_exits(ended)
 
 
 def faulted(ended: Ended) -> Verdict | None:
@@ -205,6 +196,8 @@ def _by_exits(ended: Ended) -> Verdict:
         last = _last_line(ended, f"_rank{rank.rank}.log")  # a script that ends itself has often written why
         hint, text = ("", f": {headline(last.text)}") if last else ("see its log", "")
         reason = f"rank {rank.rank} exited with {rank.exit}{text}"
+        if not ended.trained and {rank.exit for rank in ended.ranks} <= {_USAGE, None}:
+            return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", last, "exit-2")
         return Verdict(FailureClass.CRASH, reason, hint, last, host=host if silent else "")
     if silent:
         name, host = first_to_die(ended)
@@ -219,23 +212,15 @@ def _last_line(ended: Ended, log: str) -> LogLine | None:
     return lines[-1] if lines else None
 
 
-def _usage(ended: Ended) -> Verdict | None:
-    """The verdict on exit 2 before the first step: argparse, click and others refuse unknown arguments with it."""
-    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
-    if ended.trained or 2 not in exits or not exits <= {2, None}:
-        return None
-    last = _last_line(ended, "rank")
-    reason = headline(last.text) if last else "the script exited with 2, as for arguments that it does not know"
-    return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", last, "exit-2")
-
-
 def _without_outcome(ended: Ended) -> Verdict:
     """The agents died too, or never started: only Slurm's record is left."""
     job = ended.job
     if job is None or job.state == "GONE":
         return Verdict(FailureClass.CRASH, "ended without a record", "see its log")
-    if mistake := _by_shell(ended, job.exit_code):
-        return mistake
+    said = next((line for line in ended.agent_lines if _SHELL.search(line.text)), None)
+    if said and job.exit_code in _BY_SHELL and not ended.trained:
+        hint, sure = "correct `python:` or `slurm.setup`", Sureness.UNSURE
+        return Clue(said).verdict(FailureClass.CRASH, "no-interpreter", hint=hint, sure=sure, place=said.text)
     line = LogLine("slurm", 0, _state(job))
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
         host = job.nodes if _NODE_NAME.fullmatch(job.nodes) else ""
@@ -243,20 +228,6 @@ def _without_outcome(ended: Ended) -> Verdict:
         reason = f"Slurm could not start it: {line.text}"
         return Verdict(FailureClass.NODE, reason, _LAUNCH_HINT, line, LAUNCH, host, place=place)
     return Verdict(FailureClass.CRASH, f"ended without a record (Slurm: {line.text})", "see its log", line)
-
-
-def _by_shell(ended: Ended, exit_code: str) -> Verdict | None:
-    pattern = _SHELL.get(exit_code)
-    line = next((line for line in ended.agent_lines if pattern and pattern.search(line.text)), None)
-    if line is None or ended.trained:
-        return None
-    return Clue(line).verdict(
-        FailureClass.CRASH,
-        "no-interpreter",
-        hint="correct `python:` or `slurm.setup`",
-        sure=Sureness.UNSURE,
-        suspect=FailureClass.DETERMINISTIC,
-    )
 
 
 EXIT_STOPPED = 85
@@ -294,7 +265,8 @@ def finished(ended: Ended) -> Verdict | None:
             at = f"and no step was read after {ended.reached_before:,}"
         reason = f"the script exited with 0 {at} of {ended.target_step:,}" if ended.short else alone
         return Verdict(FailureClass.COMPLETED_EARLY if ended.short else FailureClass.COMPLETED, reason)
-    if _stopped(ended, exits):
+    saved = EXIT_STOPPED in exits and exits <= {0, EXIT_STOPPED, None} and not any(rank.error for rank in ended.ranks)
+    if saved or (exits == {0} and ended.stop_asked):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
     return _torn_down(ended)
 
@@ -326,12 +298,6 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
     return Verdict(FailureClass.DIVERGED, reason, hint, proof, "reported-loss")
 
 
-def _stopped(ended: Ended, exits: set[int | None]) -> bool:
-    if EXIT_STOPPED in exits:
-        return exits <= {0, EXIT_STOPPED, None} and not any(rank.error for o in ended.outcomes for rank in o.ranks)
-    return exits == {0} and ended.stop_asked
-
-
 def _torn_down(ended: Ended) -> Verdict | None:
     """All steps were made, and only the clean-up after them failed: a process group, a tracker, an interpreter."""
     ranks = ended.ranks
@@ -342,14 +308,11 @@ def _torn_down(ended: Ended) -> Verdict | None:
     errors = ended.errors
     left = any(rank.exit == 0 for rank in ranks)
     explained = left or errors or death_signal(ended) in _OF_INTERPRETERS
-    if not explained or not all(_of_teardown(clue, left) for clue in errors) or any(map(_had_work, ranks)):
+    had_work = any(rank.exit != 0 and rank.phase in _OUTCOME_PHASES for rank in ranks)
+    if not explained or had_work or not all(_of_teardown(clue, left) for clue in errors):
         return None
     reason = f"step {ended.step} of {ended.target_step} was made; only the clean-up failed"
     return Verdict(FailureClass.COMPLETED, reason, rule="teardown", sure=Sureness.LIKELY)
-
-
-def _had_work(rank: RankEnd) -> bool:
-    return rank.exit != 0 and rank.phase in _OUTCOME_PHASES
 
 
 def _of_teardown(clue: Clue, left: bool) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from dscampaign.jobs.agent.evidence import AGENT, LogLine, NodeOutcome
@@ -16,7 +15,6 @@ from .rules import Rule
 from .verdict import Verdict, headline
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
-_ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 
 
 # -- GPUs and storage -----------------------------------------------------------------------------------------
@@ -66,26 +64,26 @@ def memory_ran_out(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     """Return the verdict on an error of memory: of the host, of the GPU, or of a GPU that others fill."""
     if rule.kind is FailureClass.HOST_OOM:
         return _host_oom(ended, clue, rule.name, text, rule.hint)
-    memory = cuda_oom.read(text)
-    if memory:  # torch's figures of the GPU
-        kind, reason, hint = _whose_memory(memory, clue, ended)
-        return clue.verdict(kind, rule.name, reason or headline(text), hint)
-    if ".pin_memory(" in clue.raised.statement:
+    outcome, kind, reason, hint = outcome_of(ended, clue.host), FailureClass.OOM, headline(text), ""
+    if memory := cuda_oom.read(text):  # torch's figures of the GPU
+        siblings = rank_pids(outcome) if outcome else set()
+        kind = memory.kind(siblings)
+        if kind is FailureClass.FOREIGN_OOM:
+            others = memory.foreign(siblings)
+            reason = f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}"
+        elif kind is FailureClass.FRAGMENTATION and outcome and joins_fragments(outcome.allocator):
+            kind = FailureClass.OOM  # joined as far as they can be
+        elif kind is FailureClass.FRAGMENTATION:
+            reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
+            hint = "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    elif ".pin_memory(" in clue.raised.statement:
         return _host_oom(ended, clue, "pinned-memory", text)
-    if proof := _host_memory(ended):  # memory that CUDA pins is the host's
+    elif proof := _host_memory(ended):  # memory that CUDA pins is the host's
         return _host_oom(ended, *proof, text)
-    others = crowded(clue, ended)
-    kind = FailureClass.FOREIGN_OOM if others else FailureClass.OOM
-    return clue.verdict(kind, rule.name, others or headline(text))
-
-
-def crowded(clue: Clue, ended: Ended) -> str:
-    """Return a sentence about others' memory on the rank's GPU before the attempt began, "" if it was little."""
-    outcome = outcome_of(ended, clue.host)
-    before = _used_before(outcome, clue) if outcome else 0.0
-    if outcome is None or before <= cuda_oom.FOREIGN_SHARE:
-        return ""
-    return f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
+    elif (before := _used_before(outcome, clue) if outcome else 0.0) > cuda_oom.FOREIGN_SHARE:
+        kind = FailureClass.FOREIGN_OOM
+        reason = f"{clue.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
+    return clue.verdict(kind, rule.name, reason, hint)
 
 
 def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
@@ -103,52 +101,14 @@ def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
 
 def _host_oom(ended: Ended, clue: Clue, rule: str, text: str = "", hint: str = "") -> Verdict:
     """The verdict; if the ranks train on the CPU, a smaller micro-batch may help; else it does not."""
-    smaller = ended.on_cpu and ended.resizable
-    if limit := _process_limit(ended, clue):
-        option, size = limit
-        reason = f"the process's own limit of {size / 2**30:.3g} GiB, as `ulimit {option}` sets it, was reached"
-        raise_it = f"`ulimit {option} unlimited` in the shell that submits, or ask who sets it for the cluster"
-        return clue.verdict(
-            FailureClass.OOM if smaller else FailureClass.DETERMINISTIC, "process-limit", reason, raise_it
-        )
-    if smaller:
+    if ended.on_cpu and ended.resizable:
         return clue.verdict(FailureClass.OOM, rule, "out of memory: " + headline(text or clue.text))
-    return clue.verdict(FailureClass.HOST_OOM, rule, "the node's memory ran out", hint or _more_memory(ended))
-
-
-def _process_limit(ended: Ended, clue: Clue) -> tuple[str, float] | None:
-    """The option of `ulimit` and the bytes of the limit that a rank may have reached; no kernel kills for that one."""
-    if any(outcome.oom_kills for outcome in ended.outcomes):
-        return None
-    node = outcome_of(ended, clue.host)
-    most = (node and node.memory_limit_bytes) or math.inf
-    limits = [(name, size) for rank in ended.ranks if clue.rank in (None, rank.rank) for name, size in rank.limits]
-    name, size = min(limits, key=lambda limit: limit[1], default=("", most))
-    return (_ULIMIT.get(name, name), size) if size < most else None
-
-
-def _more_memory(ended: Ended) -> str:
     field, requested = ended.host_memory
     used = max((o.memory_peak_bytes or 0 for o in ended.outcomes), default=0)
     facts = [f"asked {requested}"] if requested else []
     facts += [f"used {used / 2**20:,.0f}M"] if used else []
-    return f"{'raise' if requested else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tuple[FailureClass, str, str]:
-    """Class, reason ("" for the error's own text) and hint of a GPU that is full."""
-    outcome = outcome_of(ended, clue.host)
-    siblings = rank_pids(outcome) if outcome else set()
-    kind = memory.kind(siblings)
-    if kind is FailureClass.FOREIGN_OOM:
-        others = memory.foreign(siblings)
-        return kind, f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}", ""
-    if kind is FailureClass.FRAGMENTATION:
-        if outcome and joins_fragments(outcome.allocator):
-            return FailureClass.OOM, "", ""  # joined as far as they can be
-        reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
-        return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    return kind, "", ""
+    more = f"{'raise' if requested else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
+    return clue.verdict(FailureClass.HOST_OOM, rule, "the node's memory ran out", hint or more)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

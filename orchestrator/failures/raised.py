@@ -20,8 +20,6 @@ OF_TEXT = "TypeError", "NameError", "AttributeError", "LookupError", "ImportErro
 """Classes of errors in a program's text: their messages contain names of it."""
 OF_INPUT = "YAMLError", "ConfigError", "UsageError", "OmegaConfBaseException", "ValidationError"
 """Classes of errors in arguments and configurations."""
-OF_PROGRAM = *OF_TEXT, *OF_INPUT, "ValueError", "AssertionError", "NotImplementedError", "ArithmeticError"
-"""Both, and classes that libraries raise for bad arguments."""
 OF_FILES = "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "FileExistsError"
 
 INNERMOST = 5
@@ -67,11 +65,6 @@ class Raised:
     def errno(self) -> int | None:
         """The errno that it carries or names."""
         return self.number if self.number is not None else errnos.find(self.message)
-
-    @property
-    def name(self) -> str:
-        """The class without its module."""
-        return self.type.rpartition(".")[2]
 
     @property
     def module(self) -> str:
@@ -214,53 +207,42 @@ _DERIVED: Mapping[str, frozenset[str]] = {
 TELLING = 3
 """Frames of an error that a person reads."""
 
+Place = Enum("Place", "USER TEARDOWN TRACKER COLLECTIVE SAVING LOADING DATA LIBRARY")
+"""The activity of a frame."""
 
-def _place(files: str, functions: str = "") -> tuple[str, str]:
-    return files, functions
-
-
-class Place(Enum):
-    """The activity of a frame: patterns of its file in a library, and of its function anywhere."""
-
-    USER = "user", ""
-    TEARDOWN = _place(
-        r"/(?:atexit|weakref)\.py$",
-        r"destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup|_run_exitfuncs|destroy"
-        r"|_exit_function|rotate\w*|prune\w*|_?rmtree\w*|unlink|remove(?:_\w+)?|clean\w*|close",
-    )
-    SHARED_MEMORY = _place(r"multiprocessing/(?:synchronize|shared_memory|heap|reductions?)\.py$")
-    TRACKER = _place(r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/")
-    COLLECTIVE = _place(
+_BY_FILE = {
+    Place.TEARDOWN: re.compile(r"/(?:atexit|weakref)\.py$"),
+    Place.TRACKER: re.compile(r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/"),
+    Place.COLLECTIVE: re.compile(
         r"torch/distributed/(?:c10d_logger|distributed_c10d|rendezvous|device_mesh|_functional_collectives|nn/"
         r"|algorithms)|deepspeed/comm/|/mpi4py/|runtime/pipe/p2p|runtime/comm/|accelerate/utils/operations"
-    )
-    SAVING = _place(
-        r"torch/distributed/checkpoint/(?:state_dict_saver|filesystem)",
-        r"_?save(?:_(?!for_backward)\w+)?|write_record|_legacy_save|write_checkpoint",
-    )
-    LOADING = _place(
+    ),
+    Place.SAVING: re.compile(r"torch/distributed/checkpoint/(?:state_dict_saver|filesystem)"),
+    Place.LOADING: re.compile(
         r"torch/distributed/checkpoint/|torch/serialization|/safetensors/|deepspeed/checkpoint/|checkpoint_engine"
-        r"|state_dict_factory|jobs/shared/checkpoint",
-        r"_?load_(?:checkpoint|state|state_dict|zero|universal|file|pretrained|optimizer|model_states)\w*"
-        r"|_?load_\w*(?:checkpoint|state_dict)\w*|_?load|from_pretrained|_legacy_load",
-    )
-    DATA = _place(
+        r"|state_dict_factory|jobs/shared/checkpoint"
+    ),
+    Place.DATA: re.compile(
         r"torch/utils/data/|/(?:datasets|webdataset|pyarrow|pandas|polars|h5py|PIL|torchvision/(?:io|datasets)"
         r"|torchaudio|tokenizers|sentencepiece|streaming|numpy/(?:lib|_?core/memmap)|fsspec|zarr|lmdb|tiktoken"
         r"|torchcodec|decord|yaml|ruamel|tomllib|configparser|hydra|omegaconf)(?:/|\.py)|transformers/tokenization"
         r"|/(?:zipfile|gzip|tarfile|lzma|bz2|csv)\b"
-    )
-    LIBRARY = "library", ""
-
-
-_PATTERNS = {
-    place: (re.compile(place.value[0]), re.compile(rf"(?:{place.value[1] or '(?!)'})\Z"))
-    for place in Place
-    if place not in (Place.USER, Place.LIBRARY)
+    ),
 }
+"""A library's files."""
+_BY_FUNCTION = {
+    Place.TEARDOWN: re.compile(
+        r"(?:destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup|_run_exitfuncs|destroy"
+        r"|_exit_function|rotate\w*|prune\w*|_?rmtree\w*|unlink|remove(?:_\w+)?|clean\w*|close)\Z"
+    ),
+    Place.SAVING: re.compile(r"(?:_?save(?:_(?!for_backward)\w+)?|write_record|_legacy_save|write_checkpoint)\Z"),
+    Place.LOADING: re.compile(
+        r"(?:_?load_(?:checkpoint|state|state_dict|zero|universal|file|pretrained|optimizer|model_states)\w*"
+        r"|_?load_\w*(?:checkpoint|state_dict)\w*|_?load|from_pretrained|_legacy_load)\Z"
+    ),
+}
+"""Functions of anybody's."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>|/python3\.\d+/")
-_NEVER_BY_NAME = frozenset({Place.DATA})
-"""Owners of functions `load` and `save` that are not about checkpoints."""
 _PASSES_ON = re.compile(
     r"<frozen|/(?:importlib|pathlib|shutil|os|tempfile|genericpath|posixpath|glob|contextlib|functools|typing)\b.*\.py$"
 )
@@ -279,10 +261,10 @@ def telling(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 @lru_cache(maxsize=4096)
 def _of(file: str, function: str) -> tuple[Place, ...]:
-    by_name = tuple(place for place, (_, pattern) in _PATTERNS.items() if pattern.match(function))
+    by_name = tuple(place for place, pattern in _BY_FUNCTION.items() if pattern.match(function))
     if not _LIBRARY.search(file):
         return (*by_name, Place.USER)
     if _PASSES_ON.search(file):
         return by_name
-    owner = next((place for place, (pattern, _) in _PATTERNS.items() if pattern.search(file)), Place.LIBRARY)
-    return (owner,) if owner in _NEVER_BY_NAME else (*by_name, owner)
+    owner = next((place for place, pattern in _BY_FILE.items() if pattern.search(file)), Place.LIBRARY)
+    return (owner,) if owner is Place.DATA else (*by_name, owner)  # whose `load` and `save` are of no checkpoint

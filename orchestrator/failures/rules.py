@@ -4,8 +4,7 @@ The first rule that holds decides: memory before errnos, since memory that is sh
 disk's; then an error's own text, texts that name a cause first; last its kind (class, place and time, see `scene.py`).
 
 Terms that people also use in prose, help texts and configurations are tied to the place where an exception's own line
-begins. A mistake is certain if no file, node or network can cause it; likely, if every rank on every node must show it;
-unsure, if only another attempt can show it (see `classify.py`).
+begins. A mistake is certain if no file, node or network can cause it; else only another attempt can show it.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
-from . import devices, words
+from . import devices
 from .errnos import Fault
 from .policy import FailureClass
-from .raised import Place
+from .raised import OF_FILES
 from .scene import Scene
 from .verdict import Sureness
 
@@ -57,40 +57,26 @@ class Rule:
         return self.when is None or self.when(scene)
 
 
-def _rule(
-    kind: FailureClass,
-    name: str,
-    text: str = "",
-    hint: str = "",
-    when: Callable[[Scene], bool] | None = None,
-    sure: Sureness = Sureness.CERTAIN,
-    **holds: bool,
-) -> Rule:
-    return Rule(kind, name, re.compile(text, re.MULTILINE) if text else None, hint, when, sure, **holds)
+def _rule(kind: FailureClass, name: str, text: str = "", hint: str = "", **holds: Any) -> Rule:
+    return Rule(kind, name, re.compile(text, re.MULTILINE) if text else None, hint, **holds)
 
 
 _oom = partial(_rule, FailureClass.OOM)
 _host_oom = partial(_rule, FailureClass.HOST_OOM)
 _gpu = partial(_rule, FailureClass.GPU)
-_gpu_fault = partial(_rule, FailureClass.GPU_FAULT)
 _node = partial(_rule, FailureClass.NODE)
-_storage = partial(_rule, FailureClass.STORAGE)
+_storage = partial(_rule, FailureClass.STORAGE, "storage")
 _checkpoint = partial(_rule, FailureClass.CHECKPOINT)
 _diverged = partial(_rule, FailureClass.DIVERGED, hint="lower train.lr, or warm up longer")
 _hang = partial(_rule, FailureClass.HANG, "collective")
 _crash = partial(_rule, FailureClass.CRASH)
 _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early = partial(_mistake, early=True)
-_likely = partial(_early, sure=Sureness.LIKELY)
-_unsure = partial(_early, sure=Sureness.UNSURE)
+_again = partial(_early, sure=Sureness.UNSURE)
 
-_TYPE = r"^(?:\w+\.)*"
-"""The begin of an exception's own line: a message that only mentions a class (ImportError, falling back) proves
-nothing."""
 _TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*"
-"""Likewise, but not of a server whose own memory is short."""
-_NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
-_NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
+"""The begin of an exception's own line: a message that only mentions a class proves nothing, nor does a server whose
+own memory is short."""
 
 XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
 """NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
@@ -102,47 +88,27 @@ errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fi
 _MEMORY = (
     # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
     _node("user-namespaces", r"namespaces?\b[^\n]{0,60}No space left|(?:pyxis|enroot)\S*:[^\n]*namespace", here=True),
-    # Monitors of the host's memory: Ray, Dask, YARN, scripts; Level Zero's and OpenCL's names for it.
-    _host_oom(
-        "host-monitor",
-        _NODE
-        + _NOT_OF_DEVICES
-        + r"\b(?:(?:low on|out of|short of|insufficient|(?:not|n't) (?:have )?enough) (?:free )?"
-        r"(?:memory|RAM)|exceed\w* (?:\S+ ){0,3}memory)|memory usage threshold|exceeded \d+% memory budget"
-        r"|(?i:(?:out[ _]of|insufficient|not enough|low)[ _](?:host|system|CPU|main)[ _](?:memory|RAM)\b)"
-        r"|\b(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM) (?:is |was )?(?:exhausted|full|exceeded|ran out)",
-    ),
-    # PyTorch's caching allocator, with its class names of torch 2.5 and before, and whatever runs the device.
+    # PyTorch's caching allocator, with its class names of torch 2.5 and before, and the device's runtime.
     _oom("cuda-oom", _TYPE_OF_OURS + r"OutOfMemoryError\b|" + devices.MEMORY),
     _oom("cublas-alloc", devices.ALLOCATION),
     # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit; a device's if the CPU trains.
     _host_oom(
-        "cpu-alloc",
-        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
+        "memory-error",
+        _TYPE_OF_OURS + r"_?\w*MemoryError\b|Cannot allocate memory"
+        r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
         r"|^memory allocation of \d+ bytes failed",
     ),
-    _host_oom("memory-error", _TYPE_OF_OURS + r"_?\w*MemoryError\b|Cannot allocate memory"),
     # torch's data loader, and NCCL, which writes nowhere else: /dev/shm holds objects that processes hand over, and
     # counts as the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space|No space.*/dev/shm\b"
-        r"|insufficient shared memory"
-        r"|torch_\d+_\d+\S*:? No space left"
-        r"|shared memory (?:object|segment) .*No space",
+        r"(?:out of|insufficient) shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space"
+        r"|No space.*/dev/shm\b|torch_\d+_\d+\S*:? No space left|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
     # slurmstepd, of several versions, and the kernel.
-    _host_oom("slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
-)
-
-_ERRNO = (
-    _host_oom(
-        "shared-memory",
-        hint="fewer data-loader workers, or a larger /dev/shm",
-        when=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
-    ),
-    _storage("storage", when=lambda scene: scene.fault is Fault.STORAGE),
+    _host_oom("slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job |step )?memory limit"),
+    _storage(when=lambda scene: scene.fault is Fault.STORAGE),
 )
 
 _CONFIGURATION = (
@@ -165,11 +131,10 @@ _MACHINE = (
     _gpu("gpu-xid", rf"NVRM: Xid \([^)]*\): (?:(?:{XID_HARDWARE})\b|\d+,[^\n]*\bFatal\b)|{devices.LOST}"),
     _gpu("gpu-ecc", devices.UNCORRECTABLE),
     _gpu("gpu-driver", devices.DRIVER),
-    _gpu_fault("gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
-    _gpu_fault("gpu-fault", devices.FAULT),
+    _rule(FailureClass.GPU_FAULT, "gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
+    _rule(FailureClass.GPU_FAULT, "gpu-fault", devices.FAULT),
     # torch's zip writer, databases and MPI-IO, which pass no errno on.
     _storage(
-        "storage",
         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full|disk I/O error"
         r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b"
         r"|kind: (?:StorageFull|ReadOnlyFilesystem|StaleNetworkFileHandle|\w*QuotaExceeded)"
@@ -223,12 +188,9 @@ _ENVIRONMENT = (
     _crash(
         "extension-race",
         r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
-        r"|lock file .*torch_extensions"
-        r"|does not define module export function|build\.ninja:\d+: (?:unexpected|expected)",
+        r"|lock file .*torch_extensions|does not define module export function",
         "build DeepSpeed's extensions once before the campaign",
     ),
-    # A job before this one, or beside it on the node, has the port that the ranks meet on.
-    _crash("port-in-use", r"EADDRINUSE|[Aa]ddress already in use", "another process on the node has this port"),
     # Python's own words only: libraries log modules that they can do without.
     _mistake(
         "no-module",
@@ -237,7 +199,7 @@ _ENVIRONMENT = (
         environment=True,
     ),
     # The dynamic linker, as Python passes it on.
-    _unsure(
+    _again(
         "no-library",
         r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
         "the library must be the same on all nodes",
@@ -246,33 +208,27 @@ _ENVIRONMENT = (
     # The device's runtime and torch's words for it.
     _mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node", environment=True),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _unsure("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
+    _again("device-assert", devices.ASSERTION, "a label or token out of range", aborts=True),
     _early("no-file", r"can't open file", "the path must exist on the compute nodes"),
     # huggingface_hub and transformers.
-    _likely(
+    _again(
         "no-hub-file",
         r"Repository Not Found|gated repo|is not a local folder and is not a valid model"
         r"|^(?:\w+\.)*(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b",
     ),
     _early("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
-    # jobs/trainer/data.py: prepared tokens.
-    _early("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
     # The shell that starts the launcher.
     _early("no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"),
-)
-
-_SCRIPT = (
-    # argparse, absl, click and hydra.
+    # argparse, click, absl and hydra.
     _early(
         "argparse",
         r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
-        r"|^Flags parsing error: "
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
-        r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
+        r"|^Flags parsing error: |^Error: Invalid value for"
+        r"|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
     ),
     # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them: a process that died of them leaves no record.
     _storage(
-        "storage",
         r"(?i)no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
         r"|(?:disk|file ?system|volume) (?:is )?full|quota exceeded|stale (?:nfs )?file handle|input/output error"
         r"|errno 5\]|read-?only file ?system|cannot send after transport endpoint shutdown",
@@ -280,43 +236,31 @@ _SCRIPT = (
 )
 
 _KINDS = (
-    _oom("device-memory", devices.TOO_SMALL, sure=Sureness.LIKELY),
     _diverged("loss-not-finite", when=lambda scene: scene.diverged, sure=Sureness.LIKELY),
     _hang(when=lambda scene: scene.hung, sure=Sureness.LIKELY),
     # A reader that is careful by its settings refuses a name in the file; every other file has it too.
     _mistake(
         "barred",
-        r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)"
-        r"|\b(?:globals?|class(?:es)?|functions?)\b.{0,60}\b"
-        r"(?:not (?:an )?(?:allowed|trusted)|forbidden|disallowed|blocked)",
+        r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)",
         "let the reader accept the file's content, if you trust it",
         when=lambda scene: bool(scene.raised.type),
     ),
-    _crash("away", hint="fetch it on the login node first", when=lambda scene: scene.networked, sure=Sureness.LIKELY),
-    _crash("limit", when=lambda scene: scene.fault is Fault.LIMIT, sure=Sureness.LIKELY),
+    _mistake("script-error", when=lambda scene: scene.is_mistake),
+    _crash("passing", when=lambda scene: scene.passing, sure=Sureness.LIKELY),
     _checkpoint("checkpoint-unreadable", when=lambda scene: scene.of_a_checkpoint, sure=Sureness.LIKELY),
-    # A module that is still being written or imported.
-    _mistake(
-        "half-loaded",
-        r"partially initialized|unknown location|null bytes|marshal|bad magic number|torch_extensions",
-        when=lambda scene: bool(scene.raised.type),
-        sure=Sureness.UNSURE,
-    ),
-    _mistake("script-error", when=lambda scene: scene.of_the_text),
-    _early("script-error", when=lambda scene: scene.of_the_settings),
-    _unsure("import", when=lambda scene: scene.resumes and scene.raised.is_a("ImportError"), environment=True),
-    _unsure(
+    _again(
         "no-file",
         hint="the path must exist on the compute nodes",
-        when=lambda scene: scene.about_paths and bool(words.PASSING_PATH.search(scene.raised.message)),
+        when=lambda scene: scene.raised.is_a(*OF_FILES) or scene.fault is Fault.REQUEST,
     ),
-    _likely("no-file", hint="the path must exist on the compute nodes", when=lambda scene: scene.about_paths),
-    _likely("demand", when=lambda scene: scene.unexplained and scene.of_the_program and not scene.outside),
-    _unsure("demand", when=lambda scene: scene.unexplained),
+    _again("error", when=lambda scene: scene.of_a_program),
 )
 """In the order of their subjects: a value, the machine, others, and only then the program."""
 
-RULES = (*_MEMORY, *_ERRNO, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_KINDS)
+UNKNOWN = _KINDS[-1]
+"""Any other error of a program: the same error at the same place in another attempt is a mistake."""
+
+RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_KINDS)
 
 _GAVE_UP = _hang(
     r"(?i)Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
@@ -327,9 +271,6 @@ _GAVE_UP = _hang(
 
 LOG_RULES = (_GAVE_UP, *(rule for rule in RULES if rule.text and not rule.when and rule not in _KINDS))
 """The rules for lines of logs: patterns that prove something wherever they stand."""
-
-UNREADABLE_INPUT = _unsure("input-unreadable", hint="fetch the file again")
-"""An unreadable checkpoint of a run that has none of its own yet: its input."""
 
 USER_ACTIONS = {
     "stop": FailureClass.DETERMINISTIC,

@@ -1,29 +1,70 @@
-"""An error and its circumstances: facts of its class, errno, place and time rather than of its text. Pure."""
+"""An error and its circumstances: its class, errno, place and time, and the few terms that only events have. Pure.
+
+A name, a setting and a quotation sound like an event and prove nothing.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from . import errnos, words
+from . import errnos
 from .errnos import Fault
-from .raised import OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Place, Raised, places
+from .raised import OF_INPUT, OF_TEXT, Place, Raised, places
 
-_OF_COMPILED = "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError"
+
+def _words(pattern: str) -> re.Pattern[str]:
+    """Compile whole words in any case; `_` separates words."""
+    return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
+
+
+_QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
+_PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
+_NOT_FINITE = _words(
+    r"(?:nans?|infs?|infinit\w*|(?:non-?|not[ _])finite|is_?(?:nan|inf|finite)|overflow[a-z]*|diverg[a-z]+)"
+    r"(?!_(?!loss|grad|value)[a-z])"  # not a part of a name, such as `overflow_check`
+)
+_TRAINED_VALUE = _words(
+    r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|prob\w*|scaler?|outputs?|training|model"
+)
+_BROKE_OFF = _words(r"(?:stop|abort|exit|terminat|kill|fail)\w*|end(?:ing|ed)")
+_WAITED = _words(
+    r"timed[- ]?out|timing out|socket timeout|[\w.]*Timeout(?:Error|Exception|Expired)|stuck|hung|hangs"
+    r"|time-?out (?:after|while|waiting|expired|exceeded|reached|in)|no progress|stalled|not respond\w*|wait(?:ed|ing)"
+    r"|DEADLINE_EXCEEDED"
+)
+_TOGETHER = _words(
+    r"all_?(?:reduce|gather|to_?all)\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|collectives?|[nrh]ccl\w*|oneccl"
+    r"|gloo|horovod|mpi(?:_\w+)?|coordinat(?:ion|or)|process[ _]?groups?\w*|ranks?|watchdog|c10d\w*|(?:TCP)?Store"
+    r"|peers?|torch\.distributed\w*|deepspeed\.comm\w*"
+)
+_PASSING = re.compile(
+    r"connect(?:ion\b|ing )|timed[ -]?out|time-?out (?:after|while|waiting|expired|exceeded)|unavailable|unreachable"
+    r"|temporar|other process|unexpectedly|heartbeat|retries|too many (?:open|requests)|incomplete|corrupt|truncat"
+    r"|abruptly|: Killed|not (?:respond|answer|join|appear)|no (?:answer|response)|new thread|resolve host|for url"
+    r"|(?:ailed|nable) to (?:connect|reach|download|fetch)|(?:client|server) error|name (?:resolution|or service)"
+    r"|\b(?:busy|in use|(?:is|are) locked|died|killed|exited|vanished|quota|I/O|SSL\w*|proxy|gateway|servers?"
+    r"|network is|rate limit|nobody (?:answered|else)|LocalEntryNotFoundError)\b",
+    re.IGNORECASE,
+)
+"""A state that may be another the next time; not the property of a value."""
+_CHECKPOINT = re.compile(
+    r"checkpoint|ckpt|resum|restor|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
+    r"|state[_ ]dict",
+    re.IGNORECASE,
+)
 _SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
     r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
-    r"|[Cc]an(?:'t|not) pickle|can't be used with|device type tensor to numpy|unsupported ScalarType|abstract class"
-    r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
+    r"|[Cc]an(?:'t|not) pickle|device type tensor to numpy|'(?:module|function|method|type|property)' object"
 )
 """Errors in how a call is written, independent of its arguments."""
-_READING = re.compile(
-    r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE
-)
-_RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
-_READ = {Place.DATA, Place.LOADING, Place.TRACKER, Place.SHARED_MEMORY}
-"""Code that reads files, caches or answers of others."""
+_HALF_LOADED = re.compile(r"partially initialized|unknown location|null bytes|marshal|magic number|torch_extensions")
+"""A module that is still being written or imported."""
+_OF_COMPILED = "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError"
+_REACH, _FAR = 90, 160
+"""Characters within which two terms are about the same."""
 
 
 @dataclass(frozen=True)
@@ -40,55 +81,19 @@ class Scene:
         return places(self.raised.frames)
 
     @cached_property
-    def text(self) -> str:
-        """Type and message, or of an assertion without a message its source."""
-        raised = self.raised
-        return raised.text if raised.message.strip() else f"{raised.type}: {raised.statement}"
-
-    @cached_property
-    def unquoted(self) -> str:
-        """Its text without quoted parts, which are names and prove nothing."""
-        return words.QUOTED.sub("''", self.text)
-
-    @cached_property
     def fault(self) -> Fault | None:
         """The party at fault by its errno."""
         number = self.raised.errno
-        return None if number is None else errnos.fault(number, self._about_files)
+        busy = {Place.SAVING, Place.LOADING, Place.DATA}
+        about_files = bool(_PATH.search(self.raised.message)) or not busy.isdisjoint(self.places)
+        return None if number is None else errnos.fault(number, about_files)
 
     @cached_property
     def passing(self) -> bool:
-        """Whether it speaks of a state that may be another the next time."""
-        return bool(words.PASSING.search(self.unquoted))
-
-    @cached_property
-    def of_the_program(self) -> bool:
-        """Whether its class blames the program's text or input."""
-        return self.raised.is_a(*OF_PROGRAM) and not self.raised.is_a("OSError", "NetworkError") and not self.passing
-
-    @cached_property
-    def networked(self) -> bool:
-        """Whether it concerns a connection beyond the ranks."""
-        if self.raised.is_a("NetworkError", "ConnectionError"):
+        """Whether it is about a state that may be another the next time, such as a connection beyond the ranks."""
+        if self.raised.is_a("NetworkError", "ConnectionError") or self.fault in (Fault.NETWORK, Fault.LIMIT):
             return True
-        if self.raised.is_a(*OF_TEXT, *OF_INPUT):
-            return False
-        return self.fault is Fault.NETWORK or bool(words.NETWORK.search(self.unquoted))
-
-    @cached_property
-    def outside(self) -> bool:
-        """Whether it may be about files that others write: every rank reads the same half-written file."""
-        raised = self.raised
-        if raised.is_a("OSError", "EOFError", "JSONDecodeError", "UnicodeDecodeError", "PickleError", "ImportError"):
-            return True
-        if not _READ.isdisjoint(self.places[:2]) or words.PATH.search(raised.message):
-            return True
-        return any(_READING.search(f"{frame.function} {frame.code}") for frame in raised.frames[-2:])
-
-    @property
-    def about_paths(self) -> bool:
-        """Whether a path is missing, or barred, or of the wrong kind."""
-        return self.raised.is_a(*OF_FILES) or self.fault is Fault.REQUEST
+        return bool(_PASSING.search(_QUOTED.sub("''", self._text)))
 
     @property
     def diverged(self) -> bool:
@@ -98,52 +103,69 @@ class Scene:
             return True
         if raised.is_a(*OF_TEXT, *OF_INPUT, "OSError") or not {Place.DATA, Place.TRACKER}.isdisjoint(self.places[:1]):
             return False
-        return words.diverged(raised.name, raised.message, raised.statement, trained=self.trained)
+        plain = _QUOTED.sub(lambda quoted: "''" if _NOT_FINITE.search(quoted[0]) else quoted[0], raised.message)
+        source = "" if raised.statement.startswith("raise ") else raised.statement
+        return _near(_NOT_FINITE, _TRAINED_VALUE, f"{plain} {source}")
 
     @property
     def hung(self) -> bool:
         """Whether a rank waited in vain for the others."""
         if self.raised.is_a("NetworkError", *OF_TEXT, *OF_INPUT) or Place.DATA in self.places[:2]:
             return False
-        together = Place.COLLECTIVE in self.places and not self.raised.is_a(*OF_PROGRAM) and words.waited(self.text)
-        return together or words.reports_waiting(self.text)
+        together = Place.COLLECTIVE in self.places and not self.raised.is_a("ValueError", "AssertionError")
+        return (together and bool(_WAITED.search(self._text))) or reports_waiting(self._text)
 
     @property
     def of_a_checkpoint(self) -> bool:
         """Whether a run cannot resume because of files that it reads."""
-        reading = any(_RESUMING.search(f"{frame.function} {frame.code}") for frame in self.raised.frames)
-        mentioned = Place.LOADING in self.places or reading or words.CHECKPOINT.search(self.raised.text)
-        return self.resumes and bool(mentioned) and Place.DATA not in self.places[:1]
+        texts = (self.raised.text, *(f"{frame.function} {frame.code}" for frame in self.raised.frames))
+        mentioned = Place.LOADING in self.places or any(map(_CHECKPOINT.search, texts))
+        return self.resumes and mentioned and Place.DATA not in self.places[:1]
 
     @property
-    def of_the_text(self) -> bool:
-        """Whether it is of the program's text or of how it was called: neither data nor a machine can cause it."""
+    def is_mistake(self) -> bool:
+        """Whether it is surely of the program's text, of how it was called, or of its settings."""
         raised = self.raised
-        if self.resumes or raised.is_a("NameError", "SyntaxError", "OmegaConfBaseException"):
-            return not self.resumes or raised.is_a("SyntaxError")
+        if _HALF_LOADED.search(raised.message):
+            return False
+        if self.resumes or raised.is_a("SyntaxError"):
+            return raised.is_a("SyntaxError")
+        if raised.is_a("NameError", "OmegaConfBaseException") or (
+            raised.module.startswith("torch._dynamo.") and raised.is_a(*_OF_COMPILED)
+        ):
+            return True
         if raised.is_a("TypeError"):
             return bool(_SIGNATURE.search(raised.message))
-        return raised.module.startswith("torch._dynamo.") and raised.is_a(*_OF_COMPILED)
-
-    @property
-    def of_the_settings(self) -> bool:
-        """Whether a name cannot be imported, or a library refuses a configuration."""
-        raised = self.raised
         imported = raised.is_a("ImportError") and raised.message.startswith("cannot import name")
         checked = raised.module.startswith(("omegaconf.", "hydra.", "pydantic", "click."))
-        return imported or checked or raised.is_a(*OF_INPUT)
+        return not self.trained and (imported or checked or raised.is_a(*OF_INPUT))
 
     @property
-    def unexplained(self) -> bool:
-        """Whether it is any other error of a program, which names no state that may pass."""
+    def of_a_program(self) -> bool:
+        """Whether a program may raise it again; an interruption comes from outside."""
+        return bool(self.raised.type) and not self.raised.is_a("KeyboardInterrupt", "GeneratorExit", "SystemExit")
+
+    @cached_property
+    def _text(self) -> str:
+        """Type and message, or of an assertion without a message its source."""
         raised = self.raised
-        if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit", "SystemExit"):
-            return False
-        if raised.errno is not None and raised.errno not in errnos.FAULTS:
-            return False
-        return not self.passing
+        return raised.text if raised.message.strip() else f"{raised.type}: {raised.statement}"
 
-    @property
-    def _about_files(self) -> bool:
-        busy = {Place.SAVING, Place.LOADING, Place.DATA}
-        return bool(words.PATH.search(self.raised.message)) or not busy.isdisjoint(self.places)
+
+def _near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int = _REACH) -> bool:
+    positions = [match.start() for match in first.finditer(text)]
+    return bool(positions) and any(
+        abs(match.start() - at) <= reach for match in second.finditer(text) for at in positions
+    )
+
+
+@lru_cache(maxsize=2048)
+def reports_divergence(line: str) -> bool:
+    """Return whether a log line reports a value that is not finite, and that the program ends because of it."""
+    return _near(_NOT_FINITE, _TRAINED_VALUE, line) and bool(_BROKE_OFF.search(line))
+
+
+@lru_cache(maxsize=2048)
+def reports_waiting(text: str) -> bool:
+    """Return whether the text reports that a rank waited in vain for the others."""
+    return _near(_WAITED, _TOGETHER, text, _FAR)

@@ -31,7 +31,6 @@ class Verdict:
     Attributes:
         rule: The name of the rule that matched; "user: PATTERN" for a rule of the user's.
         host: The node whose evidence matched, "" if it points to none.
-        suspect: The class if another attempt ends in the same way: a likely mistake with one witness is tried again.
         place: Type and innermost frames of an error that may be a mistake: the same place twice is a mistake.
     """
 
@@ -43,7 +42,11 @@ class Verdict:
     host: str = ""
     sure: Sureness = Sureness.CERTAIN
     place: str = ""
-    suspect: FailureClass | None = None
+
+    @property
+    def suspect(self) -> FailureClass | None:
+        """The class if another attempt ends at the same place; None if it has none."""
+        return FailureClass.DETERMINISTIC if self.place else None
 
 
 def headline(text: str) -> str:

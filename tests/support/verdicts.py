@@ -11,7 +11,7 @@ from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.tests.support.policy_world import job, outcome, rank_error
 
-KILLED = RankEnd(0, None, None), RankEnd(1, None, None)
+KILLED = RankEnd(0, None, None, 4100), RankEnd(1, None, None, 4101)
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1024"
 NCCL = "NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited or there was a network error, NCCL version 2.21"
 
@@ -43,5 +43,5 @@ def judge_error(
 
 
 def meaning(verdict: Verdict) -> str:
-    """The class, or that of a likely mistake which waits for its second witness."""
+    """The class, or that of a likely mistake, which is tried once more."""
     return verdict.suspect or verdict.kind

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.orchestrator.failures import cuda_oom
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.tests.support.verdicts import USER, judge_error
+from dscampaign.tests.support.verdicts import judge_error
 
 NOW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is"
@@ -81,10 +80,3 @@ def test_pieces_that_cannot_be_joined_any_better_are_too_little_memory(setting: 
     verdict = judge_error("torch.OutOfMemoryError", now(ours=78.5, allocated=70, pieces=6), allocator=setting)
     assert verdict.kind is expected
     assert ("expandable_segments" in verdict.hint + verdict.reason) is (expected is FailureClass.FRAGMENTATION)
-
-
-def test_a_mistake_about_a_device_s_memory_is_one_only_if_the_device_was_free() -> None:
-    message = "Make sure you have enough GPU RAM to fit the quantized model."
-    busy = GpuFacts(1, (Gpu("0", 40 << 30, 80 << 30),), (Gpu("0", 40 << 30, 80 << 30),))
-    assert judge_error("builtins.ValueError", message, USER).kind == "deterministic"
-    assert judge_error("builtins.ValueError", message, USER, gpus=busy).kind == "foreign_oom"

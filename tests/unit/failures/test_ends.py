@@ -267,21 +267,6 @@ def test_what_slurm_cannot_start_points_at_the_node_only_where_it_has_worked() -
     assert (first.place, later.place) == ("slurm-launch", "")
 
 
-def test_a_limit_that_a_shell_hands_on_is_no_lack_of_host_memory() -> None:
-    limits = (("RLIMIT_AS", 5 * 2**29), ("RLIMIT_DATA", 2**34))
-    error = {"type": "builtins.MemoryError", "message": "", "ts": 5.0}
-    limited = outcome(RankEnd(0, 1, error, limits=limits), memory_peak_bytes=14 * 2**20)
-    verdict = judge(limited, resizable=False)
-    assert (verdict.kind, verdict.rule) == ("deterministic", "process-limit")
-    assert verdict.reason == "the process's own limit of 2.5 GiB, as `ulimit -v` sets it, was reached"
-    assert verdict.hint.startswith("`ulimit -v unlimited`")
-    smaller = judge(limited, resizable=True, on_cpu=True)
-    assert (smaller.kind, smaller.reason) == ("oom", verdict.reason)
-    for first in (replace(limited, oom_kills=1), replace(limited, memory_limit_bytes=2**30)):  # the job's own limit
-        assert judge(first, resizable=False).kind == "host_oom"
-    assert judge(outcome(RankEnd(0, 1, error)), resizable=False).kind == "host_oom"
-
-
 @pytest.mark.parametrize(
     "text",
     [

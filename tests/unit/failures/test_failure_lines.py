@@ -75,15 +75,3 @@ def test_an_exception_that_python_ignored_is_no_error() -> None:
 )
 def test_what_is_said_of_another_rank_s_death(text: str) -> None:
     assert is_cascade(text)
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "slurmstepd: error: *** JOB 12 ON n0 CANCELLED AT 2026-11-21T03:00:00 DUE TO TIME LIMIT ***",
-        "slurmstepd: error: *** STEP 12.0 ON n0 CANCELLED AT 2026-11-21T03:00:00 ***",
-        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
-    ],
-)
-def test_what_a_log_says_after_slurm_ended_the_job_is_only_what_came_of_it(end: str) -> None:
-    assert left(ERROR, end, "ValueError: I/O operation on closed file.") == [ERROR, end]
