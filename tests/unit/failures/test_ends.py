@@ -65,6 +65,12 @@ def test_of_a_rank_that_ends_itself_the_last_line_is_the_proof() -> None:
     assert verdict.line == of_rank[1]
 
 
+def test_arguments_that_a_script_refuses_are_a_mistake_by_its_exit_code() -> None:
+    left = outcome(RankEnd(0, 2, None), RankEnd(1, None, None), launcher_exit=2, last_step=None)
+    assert judge(left).kind == "deterministic"
+    assert judge(replace(left, last_step=3)).kind == "crash"
+
+
 @pytest.mark.parametrize(("state", "kind"), [("PREEMPTED", "preempted"), ("CANCELLED", "cancelled")])
 def test_a_script_that_exits_with_0_when_slurm_ends_it_has_not_completed(state: str, kind: str) -> None:
     ended = outcome(last_step=7, ended_by="signal", ending_s=1.0)
