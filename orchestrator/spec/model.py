@@ -278,8 +278,7 @@ class RunConfig(SpecSection):
     prune: PruneConfig = PruneConfig()
     """When to end a run that cannot win."""
     telemetry_s: Real = Field(default=1.0, ge=0)
-    """Seconds between samples of GPUs, at least 0.1; 0 disables sampling ([what is
-    sampled](architecture.md#telemetry))."""
+    """Seconds between samples of GPUs, at least 0.1; 0 disables sampling."""
     metrics: Metrics = Field(default={})
     """Regular expressions for the metrics that an [unchanged script](own-scripts.md#an-unchanged-script) prints, and
     for `step`."""
