@@ -131,7 +131,6 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
         return None, SpecDiff(submission.runs, (), (), ())
     with store.read() as conn:
         campaign, stored, saved = _read(conn, submission)
-    _check_unchanged(campaign, submission)
     _require_usable(submission, store, campaign)
     submission = submission.with_trials(stored)
     return campaign, merge(submission.runs, stored, saved - _lost(saved, stored, submission))
@@ -144,7 +143,6 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     """
     with store.read() as conn:
         existing, stored, saved = _read(conn, submission)
-    _check_unchanged(existing, submission)
     _require_usable(submission, store, existing)
     if notify := submission.rules["notify"]:
         require(notify)
@@ -157,7 +155,6 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     lost = _lost(saved, stored, submission.with_trials(stored))
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
-        _check_unchanged(campaign, submission)
         values = _campaign_values(submission, campaign, copies)
         if campaign is None:
             campaign_id = queries.insert_campaign(conn, **values)
@@ -171,10 +168,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         _apply(conn, campaign_id, change, present.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
-        if campaign is None:
-            CampaignFolder(recorded).create(
-                store.url_without_password
-            )  # before the commit: a campaign without its folder could never begin
+        if campaign is None:  # before the commit: a campaign without its folder could never begin
+            CampaignFolder(recorded).create(store.url_without_password)
     return recorded
 
 
@@ -182,6 +177,7 @@ def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None,
     campaign = queries.campaign_by_name(conn, submission.spec.name)
     if campaign is None:
         return None, [], set()
+    _check_unchanged(campaign, submission)
     return campaign, queries.runs(conn, campaign.id), set(queries.saved_steps(conn, campaign.id))
 
 
@@ -360,9 +356,7 @@ def check_kept(campaign: CampaignRow) -> None:
         raise UserError(f"campaign {campaign.name} is being removed", f"`{typed('rm', campaign.name)}` finishes it")
 
 
-def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> None:
-    if campaign is None:
-        return
+def _check_unchanged(campaign: CampaignRow, submission: Submission) -> None:
     check_kept(campaign)
     if Path(campaign.dir) != submission.dir:
         raise UserError(

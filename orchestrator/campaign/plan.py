@@ -150,17 +150,6 @@ class Plan:
         """Those that the jobs will likely use; None without Slurm, or if no like run is known."""
         return self.hours.likely if self.hours else None
 
-    @property
-    def all_hours(self) -> GpuHours:
-        """Those of the runs that are submitted now, and of those that a search may add."""
-        hours, times = self.hours or GpuHours(), 1 + self.later / max(1, len(self.starting))
-        return GpuHours(hours.most * times, hours.likely and hours.likely * times)
-
-    @property
-    def all_runs(self) -> int:
-        """How many runs are submitted now, and may be added by a search."""
-        return len(self.starting) + self.later
-
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
         return sum(item.sign in signs for item in self.runs)

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow, RunStatus
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.errors import UserError, nearest
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import some
 
 from .location import PlaceOptions, StrPath, locate
@@ -109,7 +109,7 @@ def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
-    """Return the campaign of that name, or the only one. Raises UserError, with a hint if it is the name of a run."""
+    """Return the campaign of that name, or the only one. Raises UserError."""
     campaigns = _known(store)
     if name in campaigns:
         return campaigns[name]
@@ -117,13 +117,8 @@ def find(store: Store, name: str | None) -> CampaignRow:
         return next(iter(campaigns.values()))
     if not campaigns:
         raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
-    noun = "campaign or spec file" if name and _is_spec(name) else "campaign"
-    if name is None:
-        raise UserError("which campaign?", f"one of: {', '.join(campaigns)}")
-    with store.read() as conn:
-        having = [other.name for other in campaigns.values() if queries.run_by_name(conn, other.id, name)]
-    run = f"it is a run of {having[0]}: write `{having[0]} {name}`" if len(having) == 1 else ""
-    raise UserError(f"no {noun} named {name}", run or f"one of: {', '.join(campaigns)}")
+    message = "which campaign?" if name is None else f"no campaign named {name}"
+    raise UserError(message, f"one of: {', '.join(campaigns)}")
 
 
 def names_to_complete(place: PlaceOptions, words: Sequence[str]) -> list[str]:
@@ -162,7 +157,7 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
     may be omitted if no other campaign has a run that matches.
     """
     campaigns = _known(store)
-    named = not words or words[0] in campaigns or not campaigns or _is_spec(words[0])
+    named = not words or words[0] in campaigns or not campaigns or words[0].endswith((".yaml", ".yml"))
     homes = [find(store, next(iter(words), None))] if named else list(campaigns.values())
     with store.read() as conn:
         names = {home.name: dict.fromkeys(queries.run_names(conn, home.id)) for home in homes}
@@ -173,7 +168,9 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
         known = [run for home in names for run in runs(home)] if not exact else []
         found = unambiguous(word, exact, several=False) or matching(word, known) or _of_job(store, word, known)
         if not found:
-            raise _no_run(word, names, [] if named or chosen else list(campaigns))
+            only = next(iter(names)) if len(names) == 1 else ""
+            hint = f"`{typed('status', only)}` lists them" if only else f"one of: {', '.join(names)}"
+            raise UserError(f"no run named {word} in {only}" if only else f"no campaign or run named {word}", hint)
         names = {found[0].campaign: names[found[0].campaign]}
         chosen.update(dict.fromkeys(run.name for run in found))
     return campaigns[next(iter(names))], list(chosen)
@@ -195,24 +192,6 @@ def attempt_of_job(store: Store, campaign: CampaignRow, run: RunRow, word: str) 
     with store.read() as conn:
         jobs = queries.runs_of_job(conn, word)
     return next((number for home, name, number in jobs if (home, name) == (campaign.name, run.name)), None)
-
-
-def _no_run(word: str, names: Mapping[str, Iterable[str]], campaigns: Sequence[str]) -> UserError:
-    """Return the error for an argument that no run matches; it may be one of these `campaigns`, misspelt."""
-    near = nearest(word, [*campaigns, *(name for own in names.values() for name in own)])
-    home = next(iter(names))
-    message = f"no campaign or run named {word}"
-    if len(names) == 1 and near not in campaigns:
-        message = f"no run {'matches' if _PATTERN & set(word) else 'named'} {word} in {home}"
-    others = f"one of: {', '.join(names)}" if len(names) > 1 else f"`{typed('status', home)}` lists them"
-    return UserError(message, f'did you mean "{near}"?' if near else others)
-
-
-_PATTERN: Final = frozenset("*?[")
-
-
-def _is_spec(word: str) -> bool:
-    return word.endswith((".yaml", ".yml"))
 
 
 def _known(store: Store) -> dict[str, CampaignRow]:

@@ -11,9 +11,8 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dscampaign.db import queries
 from dscampaign.db.read_only import LOGS, beside
@@ -37,27 +36,19 @@ _IN_RUN: Final = len(("runs", "a run", _CHECKPOINTS))
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
 
 
-@dataclass(frozen=True)
-class SharedPlace:
-    """A file or folder, with its content or with the reason why it keeps the group out."""
-
-    path: Path
-    what: str
+Places = dict[Path, str]
+"""Files and folders, each with its content or with the reason why it keeps the group out."""
 
 
-@dataclass(frozen=True)
-class SharedCampaign:
-    """The files of a campaign that a group may read now."""
+class Shared(NamedTuple):
+    """A group that may read a campaign now."""
 
-    campaign: str
-    dir: Path
-    sharing: Sharing | None  # the group; None if the campaign is not shared any more
-    readable: tuple[SharedPlace, ...] = ()  # the places that the group may read
-    blocked: tuple[SharedPlace, ...] = ()  # the places that keep it out all the same
-    shared_with: tuple[str, ...] = ()  # names of campaigns for which the store and its folder stay open
+    group: str
+    readable: Places
+    blocked: Places  # the places that keep it out all the same
 
 
-def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> SharedCampaign:
+def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> Shared:
     """Open a campaign for a group to read, by default the one that it is shared with, else the user's own.
 
     Raises UserError if the user has no such group, does not own the campaign's folder, or has other files beside it.
@@ -81,14 +72,17 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     for folder in to_pass:
         _let_pass(folder, gid)
     content = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
-    mine = SharedPlace(paths.runs, f"{content} of {count(len(parts.runs), 'run')}, and of attempts to come")
-    ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
-    blocked += [SharedPlace(way, f"group {name} cannot pass it") for way in sorted(ways) if not _may(way, gid, 1)]
-    return SharedCampaign(campaign.name, paths.root, Sharing(name, checkpoints), (mine, *readable), tuple(blocked))
+    mine = {paths.runs: f"{content} of {count(len(parts.runs), 'run')}, and of attempts to come"}
+    ways = {*paths.dir.parents, *(way for place in readable for way in place.parents)}
+    blocked |= {way: f"group {name} cannot pass it" for way in sorted(ways) if not _may(way, gid, 1)}
+    return Shared(name, mine | readable, blocked)
 
 
-def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
-    """Close a campaign again; the store too, unless another campaign of its folder is shared. Raises as `share`."""
+def unshare(store: Store, campaign: CampaignRow) -> list[str]:
+    """Close a campaign again; the store too, unless other campaigns of its folder are shared: return their names.
+
+    Raises as `share`.
+    """
     paths = _own_folder(campaign)
     paths.dir.chmod(0o700)  # from here on nobody reaches the files below
     was = Sharing.read(paths.marker)
@@ -102,7 +96,7 @@ def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
             if _is_mine(file):
                 close_file(file)
     _record(paths, None)
-    return SharedCampaign(campaign.name, paths.root, None, shared_with=tuple(others))
+    return others
 
 
 def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
@@ -211,22 +205,19 @@ def _opened(paths: CampaignPaths, part_of: PartOf) -> Iterator[tuple[Place, int]
                     os.close(descriptor)
 
 
-def _open_store(
-    store: Store, files: Sequence[Path], gid: int, group: str
-) -> tuple[list[SharedPlace], list[SharedPlace]]:
+def _open_store(store: Store, files: Sequence[Path], gid: int, group: str) -> tuple[Places, Places]:
     if not files:
-        return [], [SharedPlace(Path(), f"the store is PostgreSQL: its owner grants {group} a role that may read")]
-    blocked = []
+        return {}, {Path(): f"the store is PostgreSQL: its owner grants {group} a role that may read"}
+    blocked = Places()
     for file in files:
         if _is_private(file, gid):
             os.chown(file, -1, gid)
             open_file(file)
         elif not _may(file, gid, 4):
-            other = group_name(file.stat().st_gid)
-            blocked.append(SharedPlace(file, f"it is open to group {other}, not to {group}"))
+            blocked[file] = f"it is open to group {group_name(file.stat().st_gid)}, not to {group}"
     with store.read() as conn:
         names = [row.name for row in queries.list_campaigns(conn)]
-    return [SharedPlace(files[0], f"the store, with all of {some(names, 5)}")], blocked
+    return {files[0]: f"the store, with all of {some(names, 5)}"}, blocked
 
 
 def _store_files(store: Store) -> list[Path]:

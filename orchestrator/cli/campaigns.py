@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
     from dscampaign.files.ours import Kept
     from dscampaign.orchestrator.campaign.retention import Garbage
-    from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
     from dscampaign.orchestrator.campaign.status import CampaignOverview
 
 
@@ -164,27 +163,24 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
     if stop and (group or checkpoints):
         raise UserError("--stop takes everything back", "leave --group and --checkpoints out")
     opened, campaign = open_campaign(place, name)
-    done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
-    console.echo_page("\n".join(_page(done, console.page_for(sys.stdout))))
+    if stop:
+        others = unshare(opened, campaign)
+        lines = [f"{campaign.name} is yours alone again."]
+        lines += [f"The store stays readable: {', '.join(others)} in {campaign.dir} is shared."] if others else []
+    else:
+        done = share_with(opened, campaign, group, checkpoints=checkpoints)
+        lines = [f"Group {done.group} can read, not write:", *_places(done.readable)]
+        if not checkpoints:
+            lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
+        if done.blocked:
+            warning = f"These still keep {done.group} out:"
+            lines += [console.page_for(sys.stdout).paint(warning, Style.YELLOW), *_places(done.blocked)]
+        lines += [f"They type `campaign status {campaign.name} --dir {shlex.quote(campaign.dir)}`."]
+    console.echo_page("\n".join(lines))
 
 
-def _page(done: SharedCampaign, page: Page) -> list[str]:
-    if done.sharing is None:
-        lines = [f"{done.campaign} is yours alone again."]
-        if done.shared_with:
-            lines += [f"The store stays readable: {', '.join(done.shared_with)} in {done.dir} is shared."]
-        return lines
-    group = done.sharing.group
-    lines = [f"Group {group} can read, not write:", *_places(done.readable)]
-    if not done.sharing.checkpoints:
-        lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
-    if done.blocked:
-        lines += [page.paint(f"These still keep {group} out:", Style.YELLOW), *_places(done.blocked)]
-    return [*lines, f"They type `campaign status {done.campaign} --dir {shlex.quote(str(done.dir))}`."]
-
-
-def _places(places: tuple[SharedPlace, ...]) -> list[str]:
-    return [f"  {place.path}: {place.what}" if place.path.parts else f"  {place.what}" for place in places]
+def _places(places: Mapping[Path, str]) -> list[str]:
+    return [f"  {path}: {text}" if path.parts else f"  {text}" for path, text in places.items()]
 
 
 @click.group(cls=console.Verbs)

@@ -112,7 +112,7 @@ def _from_sbatch(script: Path, path: Path) -> None:
 @set_option
 @json_option
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
-    """Check a spec, every run that it expands to, and the files of its command.
+    """Check a spec, every run that it expands to, and that its settings reach its command.
 
     Reports all wrong fields at once, or else all that contradict each other, each with its line; with --json as a list.
 

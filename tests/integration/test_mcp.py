@@ -54,7 +54,7 @@ def test_an_agent_reads_and_changes_nothing_unless_it_may(tmp_path: Path) -> Non
     assert [run["name"] for run in status.structured_content["runs"]] == ["bad"]
     validate(explained.structured_content, documents()["run"].schema())
     assert json.loads(explained.content[0].text) == explained.structured_content
-    assert (mistaken.is_error, "did you mean" in mistaken.content[0].text) == (True, True)
+    assert (mistaken.is_error, "hint: " in mistaken.content[0].text) == (True, True)
     assert mistaken.content[0].text.endswith("exit code 2")
     assert refused.is_error
     assert Campaign.open("sweep", dir=str(tmp_path / "campaign")).status("new").counts.states == {RunState.PENDING: 1}

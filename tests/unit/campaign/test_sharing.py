@@ -122,7 +122,7 @@ def test_a_colleague_can_run_the_reading_commands(world: World) -> None:
         assert code == 2, errors
         assert f"you may not read {world.dir}/campaign.db" in errors
         assert "ask its owner to run `campaign share" in errors
-    assert shared(world).blocked == ()
+    assert shared(world).blocked == {}
     assert [code for code, _, _ in as_user(COLLEAGUE, *at_dir, groups=(GROUP,))] == [0] * len(commands)
     assert all(code for code, _, _ in as_user(STRANGER, *at_dir))
     with world.store.write():  # SQLite's log lies beside the store now

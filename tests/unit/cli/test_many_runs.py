@@ -109,6 +109,6 @@ def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
     out, err = capsys.readouterr()
     assert ("shown: no run\n" in out, err) == (True, "no run of sweep that matches lr-9* is held\n")
     assert main(["status", "--dir", str(folder), "rl-9*"]) == 2
-    assert "no run matches rl-9* in sweep\nhint: `campaign status sweep" in capsys.readouterr().err
+    assert "no run named rl-9* in sweep\nhint: `campaign status sweep" in capsys.readouterr().err
     assert main(["status", "--dir", str(folder), "--state", "faild"]) == 2
     assert 'did you mean "failed"?' in capsys.readouterr().err

@@ -22,7 +22,7 @@ Output = pytest.CaptureFixture[str]
     [
         ("compare sweep swepe", "no campaign or run named swepe", "one of: done"),
         ("compare sweep donee", "no campaign or run named donee", 'did you mean "done"?'),
-        ("report bad", "no campaign named bad", "it is a run of sweep: write `sweep bad`"),
+        ("report bad", "no campaign named bad", "one of: sweep"),
         ("weights nope done out", "no campaign named nope", "one of: sweep"),
         ("logs nope done", "no campaign named nope", "one of: sweep"),
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
@@ -56,7 +56,7 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
         ("done", "done may mean 2 runs", "one of: sweep done, other done"),
         ("d", "d may mean 2 runs", "one of: sweep done, other done"),
         ("zilch", "no campaign or run named zilch", "one of: sweep, other"),
-        ("swep", "no campaign or run named swep", 'did you mean "sweep"?'),
+        ("swep", "no campaign or run named swep", "one of: sweep, other"),
         ("z*", "no campaign or run named z*", "one of: sweep, other"),
     ):
         for verb in ("explain", "logs", "cancel"):
