@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
@@ -79,62 +79,51 @@ def tree_around(
     top, listing = (root, _git_listing(root)) if root else (folder, _walk(folder, dir))
     if listing is None:
         return None
-    always = {os.path.relpath(script, top)} if script else set()
-    return _within_limits(top, listing, always, {os.path.relpath(path, top) for path in reads}, dir, spec)
-
-
-@dataclass
-class _Listing:
-    """Paths below a folder: tracked by git, not tracked, and left out."""
-
-    tracked: list[str] = field(default_factory=list)
-    untracked: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-
-def _within_limits(
-    root: Path, listing: _Listing, always: set[str], paths: set[str], dir: Path, spec: Path
-) -> CodeTree | None:
-    files, left_out, size = set(always), set(listing.left_out) - always, 0
-    own = Beside.CODE if dir.resolve() == root.resolve() else os.path.relpath(dir, root)
-    tracked = set(listing.tracked)
-    models = {os.path.dirname(path) for path in listing.untracked if path.endswith(_WEIGHTS)} - {""}  # noqa: PTH120
+    tracked, untracked = set(listing[0]), listing[1]
+    files = {_below(script, top)} if script else set[str]()
+    paths = {os.path.relpath(path, top) for path in reads}
+    own = Beside.CODE if dir.resolve() == top.resolve() else os.path.relpath(dir, top)
+    models = {os.path.dirname(path) for path in untracked if path.endswith(_WEIGHTS)} - {""}  # noqa: PTH120
 
     @cache
     def is_campaign_s(path: str) -> bool:
-        return _is_a_campaign_s(root, path) or ("/" in path and is_campaign_s(path.rpartition("/")[0]))
+        return _is_a_campaign_s(top, path) or ("/" in path and is_campaign_s(path.rpartition("/")[0]))
 
     def is_code(path: str) -> bool:
-        place = root / path
-        if inner_link(root, path) is not None:
+        place = top / path
+        if inner_link(top, path) is not None:
             return not is_campaign_s(path)
-        if place == spec or not _readable(place) or place.stat().st_size > FILE_LIMIT_BYTES:
+        # folders of several users hold files that may not be read
+        if place == spec or path.endswith(_DOCUMENTS) or not (place.is_file() and os.access(place, os.R_OK)):
             return False
-        if path.endswith(_DOCUMENTS) or is_campaign_s(path) or (path not in paths and _is_a_spec(place)):
+        if place.stat().st_size > FILE_LIMIT_BYTES or is_campaign_s(path) or (path not in paths and _is_a_spec(place)):
             return False
         of_model = os.path.dirname(path) in models and (place.parent / "config.json").exists()  # noqa: PTH120
         return path in tracked or not (of_model or not _is_named_like_code(path) or _is_printed(place))
 
-    for path in {*tracked, *listing.untracked}:
-        place = root / path
-        if f"{path}/".startswith(f"{own}/") or not os.path.lexists(place):
-            continue
-        if path not in always and not is_code(path):
-            left_out.add(path)
-            continue
-        files.add(path)
-        size += place.stat().st_size if place.is_file() else 0
+    size = 0
+    for path in {*tracked, *untracked} - files:
+        if not f"{path}/".startswith(f"{own}/") and os.path.lexists(top / path) and is_code(path):
+            files.add(path)
+            size += (top / path).stat().st_size if (top / path).is_file() else 0
         if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
             return None
-    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{own}/")}
-    return CodeTree(root, tuple(sorted(files)), tuple(sorted(_whole_folders(left_out - hidden, files))))
+    return CodeTree(top, tuple(sorted(files)), tuple(sorted(_beside(files, top) - {own})))
 
 
-def _whole_folders(left_out: Collection[str], files: Collection[str]) -> set[str]:
-    """Replace the files that are left out by their folder if none of it is copied: links then lead to new files too."""
-    with_code = {Path(), *(folder for path in files for folder in Path(path).parents)}
-    chains = ([Path(path), *Path(path).parents] for path in left_out)
-    return {os.fspath(next(place for place in reversed(chain) if place not in with_code)) for chain in chains}
+def _below(script: Path, root: Path) -> str:
+    """Return the path of a script from the root of its tree, also if a link led to it."""
+    by_name = os.path.relpath(script, root)
+    behind_link = script.parent.resolve() / script.name
+    return by_name if by_name[:2] != ".." else os.path.relpath(behind_link, root.resolve())
+
+
+def _beside(files: set[str], root: Path) -> set[str]:
+    """Return the other files, and the folders without any of these: links then lead to new files too."""
+    folders = {PurePath(), *(above for path in files for above in PurePath(path).parents)}
+    names = ((above, place.name) for above in folders for place in (root / above).iterdir())
+    beside = {os.fspath(above / name) for above, name in names if name not in _UNSEEN}
+    return beside - files - {os.fspath(above) for above in folders}
 
 
 def _is_a_campaign_s(root: Path, path: str) -> bool:
@@ -167,11 +156,6 @@ def _is_printed(place: Path) -> bool:
         return _PRINTED.match(file.read(100)) is not None
 
 
-def _readable(place: Path) -> bool:
-    """Return whether it is a file, not a socket or the like, and may be read: folders of several users hold others."""
-    return place.is_file() and os.access(place, os.R_OK)
-
-
 # -- git ------------------------------------------------------------------------------------------------------
 
 
@@ -184,32 +168,20 @@ def work_tree(folder: Path) -> Path | None:
     return spelt if spelt.resolve() == Path(top).resolve() else Path(top)
 
 
-def _git_listing(root: Path) -> _Listing | None:
-    listing = _Listing()
-    ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
-    for paths, options in (
-        (listing.tracked, ("--cached",)),
-        (listing.untracked, ("--others", "--exclude-standard")),
-        (listing.left_out, ignored),
-    ):
+def _git_listing(root: Path) -> tuple[list[str], list[str]] | None:
+    """Return the paths below a work tree that git tracks, and others that it does not ignore; of inner ones too."""
+    listing = []
+    for options in (("--cached",), ("--others", "--exclude-standard")):
         output = git(root, "ls-files", "-z", *options)
         if output is None:
             return None
-        paths.extend(dict.fromkeys(path.rstrip("/") for path in output.split("\0") if path))
-    for paths in (listing.tracked, listing.untracked):
+        paths = list(dict.fromkeys(path.rstrip("/") for path in output.split("\0") if path))
         for nested in [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]:
             paths.remove(nested)
-            _add_nested(listing, paths, root, nested)
-    return listing
-
-
-def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) -> None:
-    inner = _git_listing(root / nested) if work_tree(root / nested) == root / nested else None
-    if inner is None:
-        listing.left_out.append(nested)
-        return
-    paths += [f"{nested}/{path}" for path in (*inner.tracked, *inner.untracked)]
-    listing.left_out += [f"{nested}/{path}" for path in inner.left_out]
+            inner = _git_listing(root / nested) if work_tree(root / nested) == root / nested else None
+            paths += [f"{nested}/{path}" for own in inner or () for path in own]
+        listing.append(paths)
+    return listing[0], listing[1]
 
 
 def git(folder: Path, *arguments: str) -> str | None:
@@ -226,19 +198,17 @@ def git(folder: Path, *arguments: str) -> str | None:
 # -- without git ----------------------------------------------------------------------------------------------
 
 
-def _walk(root: Path, dir: Path) -> _Listing | None:
-    listing, own = _Listing(), os.path.relpath(dir, root)
+def _walk(root: Path, dir: Path) -> tuple[list[str], list[str]] | None:
+    """Return no path that git tracks, and all others, except in folders of campaigns and of tools."""
+    paths, own = list[str](), os.path.relpath(dir, root)
     for folder, folders, names in os.walk(root):
         at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
         outside = [name for name in folders if f"{at}{name}" != own and not _is_a_campaign_s(root, f"{at}{name}")]
-        kept = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
-        listing.left_out += [f"{at}{name}" for name in folders if name not in kept]
-        listing.untracked += [f"{at}{name}" for name in names]
-        listing.untracked += [f"{at}{name}" for name in kept if Path(folder, name).is_symlink()]
-        folders[:] = kept
-        if len(listing.untracked) > 5 * TREE_LIMIT_FILES:
+        folders[:] = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
+        paths += [f"{at}{name}" for name in (*names, *(name for name in folders if Path(folder, name).is_symlink()))]
+        if len(paths) > 5 * TREE_LIMIT_FILES:
             return None
-    return listing
+    return [], paths
 
 
 def _is_a_tool_s(folder: Path) -> bool:

@@ -169,6 +169,18 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     assert after.files.keys() - before.files.keys() == {"conf.yaml", "results/__init__.py"}
 
 
+def test_the_copy_of_a_script_behind_a_link_stays_in_its_place(project: Project) -> None:
+    project.git("init", "-q")
+    before = set(project.root.parent.rglob("*.py"))
+    home = project.root.parent / "home"
+    home.mkdir()
+    (home / "link").symlink_to(project.root)
+    code = project.code("link/train.py", workdir=home)
+    assert code.copy
+    assert list(code.copy.files) == ["train.py"]
+    assert set(project.root.parent.rglob("*.py")) - before == {project.copy(code).folder / "train.py"}
+
+
 @pytest.mark.parametrize("git", [True, False])
 @pytest.mark.parametrize(
     "files",
