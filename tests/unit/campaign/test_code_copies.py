@@ -171,14 +171,13 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
 
 def test_the_copy_of_a_script_behind_a_link_stays_in_its_place(project: Project) -> None:
     project.git("init", "-q")
-    before = set(project.root.parent.rglob("*.py"))
+    sources = {project.root / "train.py", project.write("sub/train.py")}
     home = project.root.parent / "home"
     home.mkdir()
-    (home / "link").symlink_to(project.root)
-    code = project.code("link/train.py", workdir=home)
-    assert code.copy
-    assert list(code.copy.files) == ["train.py"]
-    assert set(project.root.parent.rglob("*.py")) - before == {project.copy(code).folder / "train.py"}
+    (home / "link").symlink_to(project.root / "sub")
+    copy = project.copy(project.code("link/train.py", workdir=home))
+    copies = {copy.folder / "train.py", copy.folder / "sub/train.py"}
+    assert set(project.root.parent.rglob("*.py")) == sources | copies
 
 
 @pytest.mark.parametrize("git", [True, False])
