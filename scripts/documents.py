@@ -14,8 +14,8 @@ from dscampaign.db.campaigns import MetricsSource
 from dscampaign.db.gpu_records import GpuUse, TokenEnergy
 from dscampaign.db.records import AttemptRow, CheckpointRow, EventRow, MemoryObservation, RunLatest, RunRow, RunStatus
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.campaign.diagnosis import Proof, SeenFile
 from dscampaign.orchestrator.campaign.documents import ATTEMPT, FIGURES, MEMORY, SCHEMA_VERSION, SIZES
-from dscampaign.orchestrator.campaign.foreign_logs import Proof, SeenFile
 from dscampaign.orchestrator.campaign.plan import Sign
 from dscampaign.orchestrator.doctor.check import Severity
 from dscampaign.orchestrator.errors import Problem

@@ -53,8 +53,7 @@ from dscampaign.orchestrator.spec.objective import objective_of
 from dscampaign.orchestrator.spec.trials import CONFIRMS, TrialTemplate, number_of
 from dscampaign.orchestrator.user_files import expanded
 
-from .code_copies import CodeCopies, has_code
-from .code_tree import git
+from .code_copies import CodeCopies, git, has_code
 from .diff import SpecDiff, as_kept, merge
 from .gpu_hours import GpuHours, ToRun, hours_of, jobs_of
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus, j_per_token, total
 from dscampaign.db.records import (
-    COMPLETED_EARLY,
     OPENED_ELSEWHERE,
     AttemptRow,
     CampaignRow,
@@ -25,7 +24,7 @@ from dscampaign.db.records import (
     RunStatus,
 )
 from dscampaign.db.series import SPEED
-from dscampaign.db.states import CANCELLING, RunState
+from dscampaign.db.states import CANCELLING
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths, RunPaths
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
@@ -46,7 +45,6 @@ class CampaignDetails:
     status: CampaignStatus
     store: str
     events: tuple[EventRow, ...]
-    run_names: dict[int, str]
 
 
 @dataclass(frozen=True)
@@ -65,20 +63,13 @@ class RunDetails:
     memory: dict[int, MemoryObservation]
     gpus: dict[int, AttemptGpus]
 
-    @property
-    def early(self) -> bool:
-        """Whether it completed before its target step."""
-        newest = self.attempts[-1].failure_class if self.attempts else None
-        return self.run.state is RunState.COMPLETED and newest == COMPLETED_EARLY
-
 
 def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
     """Read the details of a campaign."""
     status = read_status(store, campaign)
     with store.read() as conn:
         events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
-    names = {run.run_id: run.name for run in status.runs}
-    return CampaignDetails(status, store.url_without_password, tuple(events), names)
+    return CampaignDetails(status, store.url_without_password, tuple(events))
 
 
 def run_details(store: Store, campaign: CampaignRow, run: RunRow, status: CampaignStatus | None = None) -> RunDetails:
@@ -208,7 +199,7 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
         "campaign": facts.campaign.name,
         "run_dir": str(facts.paths.dir),
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
-        "completed_early": facts.early,
+        "completed_early": facts.now.early,
         "batch": batch_of(facts.run),
         **_activity_document(facts.now, facts.status),
         "latest": {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None,
@@ -240,7 +231,8 @@ def forwards_document(events: Sequence[EventRow]) -> dict[str, dict[str, str]]:
 def speed_document(events: Sequence[EventRow], attempt_id: int) -> dict[str, float] | None:
     """Return the attempt's reported figures of speed, None without any. A script may report anything."""
     reports = [event.data for event in events if event.kind == SPEED and event.attempt_id == attempt_id]
-    figures = {name: float(value) for name, value in reports[-1].items() if _is_number(value)} if reports else {}
+    numbers = (item for item in (reports[-1].items() if reports else ()) if type(item[1]) in (int, float))
+    figures = {name: float(value) for name, value in numbers if math.isfinite(value)}
     return figures if "tokens_per_s" in figures else None
 
 
@@ -249,9 +241,7 @@ def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
     if used is None:
         return None
     return {
-        "util_pct": used.util_pct,
-        "power_w": used.power_w,
-        "energy_j": used.energy_j,
+        **{name: getattr(used, name) for name in ("util_pct", "power_w", "energy_j")},
         "j_per_token": used.per_token.j_per_token if used.per_token else None,
         "steps": asdict(used.per_token) if used.per_token else None,
         "gpus": [asdict(gpu) for gpu in used.gpus],
@@ -318,7 +308,3 @@ def _forwarded(by_tool: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 def _event(event: EventRow) -> dict[str, Any]:
     return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": dict(event.data)}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

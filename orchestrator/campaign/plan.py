@@ -90,12 +90,6 @@ class PlannedRun:
         return self.sign in (Sign.CREATE, Sign.RESUBMIT)
 
     @property
-    def sizes(self) -> tuple[int | None, ...]:
-        """Global batch, micro-batch, ranks and steps of that attempt."""
-        run = self.run
-        return (run.global_batch, self.micro_batch, run.world_size, run.target_step) if run else (None,) * 4
-
-    @property
     def accumulation(self) -> int | None:
         """Forward passes of an optimizer step in that attempt."""
         return job_request.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
@@ -137,18 +131,8 @@ class Plan:
 
     @cached_property
     def hours(self) -> GpuHours | None:
-        """The GPU-hours of the jobs; None without Slurm."""
+        """The GPU-hours of the jobs, `likely` and at `most`; None without Slurm."""
         return hours_of(self.jobs) if self.executor == "slurm" else None
-
-    @property
-    def gpu_hours(self) -> float | None:
-        """The most that the jobs can use within their time limits; None without Slurm."""
-        return self.hours.most if self.hours else None
-
-    @property
-    def likely_gpu_hours(self) -> float | None:
-        """Those that the jobs will likely use; None without Slurm, or if no like run is known."""
-        return self.hours.likely if self.hours else None
 
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
@@ -160,7 +144,11 @@ class Plan:
 
     def _repr_html_(self) -> str:
         header = ("", "run", "batch", "micro-batch", "ranks", "steps", "why")
-        rows = [(item.sign, item.name, *map(figure, item.sizes), item.why) for item in self.runs]
+        runs = ((item, item.run) for item in self.runs)
+        sizes = (
+            (i, (r.global_batch, i.micro_batch, r.world_size, r.target_step) if r else [None] * 4) for i, r in runs
+        )
+        rows = [(item.sign, item.name, *map(figure, values), item.why) for item, values in sizes]
         return html_table(repr(self)[1:-1], header, rows)
 
 

@@ -28,7 +28,7 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 
-from .removal import CampaignParts
+from .retention import CampaignParts
 
 _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"

@@ -63,7 +63,7 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     Examples:
       campaign rm sweep --yes
     """
-    from dscampaign.orchestrator.campaign.removal import removal_of, remove
+    from dscampaign.orchestrator.campaign.retention import removal_of, remove
     from dscampaign.orchestrator.campaign.selection import open_campaign
 
     opened, campaign = open_campaign(place, name)

@@ -302,8 +302,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
       campaign diagnose logs/rank*.log --job 4711
       campaign diagnose --job 4711 -o json | jq -r .class
     """
-    from dscampaign.orchestrator.campaign.diagnosis import explain
-    from dscampaign.orchestrator.campaign.foreign_logs import files_of
+    from dscampaign.orchestrator.campaign.diagnosis import explain, files_of
     from dscampaign.orchestrator.executors.one_job import find_job
 
     job = find_job(job_id) if job_id else None

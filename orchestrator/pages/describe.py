@@ -88,7 +88,12 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     }
     lines = _pairs(pairs, page)
     lines += _section("Failures", causes(status, page), page)
-    return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
+    return "\n".join(
+        [
+            *lines,
+            *_section("Events", _events(facts.events, page, {run.run_id: run.name for run in facts.status.runs}), page),
+        ]
+    )
 
 
 class RunText(NamedTuple):
@@ -129,7 +134,7 @@ def _next_command(facts: RunDetails) -> str:
             unset = ", ".join(run.cause.names) if run.cause else ""
             return f"{reconcile}   (with {unset} set)" if unset else retry
         case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
-            facts.early or run.state != RunState.COMPLETED
+            facts.now.early or run.state != RunState.COMPLETED
         ):
             return typed("retry", *name)
         case RunState.RUNNING:
@@ -143,7 +148,7 @@ def _next_command(facts: RunDetails) -> str:
 
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest, now = facts.run, facts.latest, facts.now
-    look = state_cell(state_look(run.state, early=facts.early))
+    look = state_cell(state_look(run.state, early=facts.now.early))
     waits = turn(facts.status) if run.state is RunState.PENDING else ""
     state = _joined(page.paint(look.text, look.style), doing(now, facts.status), clean(run.reason) or waits, by=": ")
     changes = facts.attempts[-1].changes if facts.attempts else ""

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CopyPaths, DamagedCopy
-from dscampaign.orchestrator.campaign import code_copies, code_tree
+from dscampaign.orchestrator.campaign import code_copies
 from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, describe
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -81,7 +81,7 @@ def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> No
 def test_without_git_hidden_files_environments_and_data_are_left_out(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_tree, "FILE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(code_copies, "FILE_LIMIT_BYTES", 1000)
     for name in (
         "settings.ini",
         "pkg/a.py",
@@ -105,7 +105,7 @@ def test_a_tree_that_is_too_large_is_used_in_place(project: Project, monkeypatch
     project.git("init", "-q")
     for number in range(9):
         project.write(f"many/{number}.py")
-    monkeypatch.setattr(code_tree, "TREE_LIMIT_FILES", 5)
+    monkeypatch.setattr(code_copies, "TREE_LIMIT_FILES", 5)
     code = project.code()
     assert code.hash == LIVE
     assert "used in place" in describe([code])[0]

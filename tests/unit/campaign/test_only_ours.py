@@ -16,7 +16,7 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StoreError
 from dscampaign.db.prune import Retention, prune
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign import desired, removal
+from dscampaign.orchestrator.campaign import desired, retention
 from dscampaign.orchestrator.campaign.retention import collect, find_garbage
 from dscampaign.orchestrator.campaign.sharing import share, unshare
 from dscampaign.orchestrator.errors import UserError
@@ -186,7 +186,7 @@ class History:
             self.jobs()
             self.world.run_pass()
             self.world.run_pass()
-        removal.remove(self.world.store, self.world.campaign)
+        retention.remove(self.world.store, self.world.campaign)
 
     def share(self) -> None:
         share(self.world.store, self.world.campaign, GROUP, checkpoints=self.chance.random() < 0.5)

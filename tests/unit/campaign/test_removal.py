@@ -16,7 +16,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.code_copy import CodeCopy
-from dscampaign.orchestrator.campaign import desired, removal
+from dscampaign.orchestrator.campaign import desired, retention
 from dscampaign.orchestrator.campaign.retention import Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import Unreachable, UserError
@@ -113,7 +113,7 @@ def test_a_campaign_with_something_left_to_do_stays(world: World) -> None:
     with world.store.write() as conn:
         queries.update_run(conn, world.runs()["depth-1"].id, state=RunState.PENDING)
     with pytest.raises(UserError, match="not settled: 1 run, such as depth-1"):
-        removal.remove(world.store, world.campaign)
+        retention.remove(world.store, world.campaign)
     assert world.paths.marker.exists()
 
 
@@ -121,13 +121,13 @@ def test_a_campaign_with_an_attempt_that_may_have_a_job_stays(world: World) -> N
     with world.store.write() as conn:
         queries.update_attempt(conn, world.attempts("depth-1")[0].id, state=AttemptState.RUNNING)
     with pytest.raises(UserError, match="not settled"):
-        removal.remove(world.store, world.campaign)
+        retention.remove(world.store, world.campaign)
 
 
 def test_a_campaign_that_another_process_reconciles_stays(world: World) -> None:
     take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
     with pytest.raises(LeaseHeld):
-        removal.remove(world.store, world.campaign)
+        retention.remove(world.store, world.campaign)
     assert world.paths.marker.exists()
 
 
@@ -135,7 +135,7 @@ def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
     world.paths.dir.rename(world.folder / "aside")
     world.paths.dir.mkdir()  # an empty mount point
     with pytest.raises(Unreachable):
-        removal.remove(world.store, world.campaign)
+        retention.remove(world.store, world.campaign)
     assert rows(world)["run"] == 2
 
 
@@ -181,7 +181,7 @@ def unsettled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World
     """Two runs that wait in the queue, and whose folder their user has deleted."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     made = make_world(tmp_path / "campaign")
-    monkeypatch.setattr(removal, "make_executor", lambda *_: made.cluster)
+    monkeypatch.setattr(retention, "make_executor", lambda *_: made.cluster)
     made.record()
     made.run_pass()
     shutil.rmtree(made.paths.dir)
@@ -195,7 +195,7 @@ def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettl
         unsettled.run_pass()
     assert caught.value.hint.endswith("or `campaign rm c` to give it up")
     with pytest.raises(UserError, match="2 jobs of it may still run") as refused:
-        removal.remove(unsettled.store, unsettled.campaign)
+        retention.remove(unsettled.store, unsettled.campaign)
     assert refused.value.hint == "end 1_0, 1_1, then `campaign rm c`"
     assert rows(unsettled)["run"] == 2
     unsettled.cluster.cancel(["1_0", "1_1"])
@@ -208,13 +208,13 @@ def test_a_campaign_with_invisible_jobs_stays(unsettled: World) -> None:
     unsettled.cluster.jobs.clear()
     unsettled.cluster.complete = False
     with pytest.raises(Unreachable, match="unknown whether"):
-        removal.remove(unsettled.store, unsettled.campaign)
+        retention.remove(unsettled.store, unsettled.campaign)
     unsettled.cluster.complete = True
     values = {**unsettled.campaign.provenance, "user": "somebody"}
     with unsettled.store.write() as conn:
         queries.update_campaign(conn, unsettled.campaign.id, provenance=values)
     with pytest.raises(UserError, match="jobs of somebody may be left"):
-        removal.remove(unsettled.store, unsettled.campaign)
+        retention.remove(unsettled.store, unsettled.campaign)
     assert rows(unsettled)["run"] == 2
 
 
@@ -223,7 +223,7 @@ def test_a_campaign_with_invisible_jobs_stays(unsettled: World) -> None:
 def test_a_removal_that_was_killed_is_finished_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, at: str, after: int
 ) -> None:
-    original, calls = getattr(removal, at), []
+    original, calls = getattr(retention, at), []
 
     def killed(*arguments: object) -> object:
         calls.append(at)
@@ -232,15 +232,15 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
         return original(*arguments)
 
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
-        patched.setattr(removal, at, killed)
-        removal.remove(world.store, world.campaign)
+        patched.setattr(retention, at, killed)
+        retention.remove(world.store, world.campaign)
     assert calls
     if "campaign" in rows(world):
         with pytest.raises(UserError, match="is being removed"):
             world.record()
         with pytest.raises(UserError, match="is being removed"):
             desired.retry(world.store, world.campaign, None)
-        removal.remove(world.store, world.campaign)
+        retention.remove(world.store, world.campaign)
     assert rows(world) == {}
     assert not world.paths.dir.exists()
 
@@ -349,12 +349,12 @@ def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(removal, "_remove_folder", killed)
+        patch.setattr(retention, "_remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
-            removal.remove(world.store, world.campaign)
+            retention.remove(world.store, world.campaign)
     monkeypatch.setenv("HF_TOKEN", "x")
     for _ in range(2):
         world.run_pass()
     assert world.cluster.submitted == []
-    removal.remove(world.store, world.campaign)
+    retention.remove(world.store, world.campaign)
     assert rows(world) == {}

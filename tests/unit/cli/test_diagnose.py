@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.campaign import foreign_logs
+from dscampaign.orchestrator.campaign import diagnosis
 from dscampaign.orchestrator.cli import show as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -240,8 +240,8 @@ def test_the_folder_of_an_attempt(tmp_path: Path, capsys: Output) -> None:
 def test_lines_of_a_huge_log_are_counted_from_its_beginning(
     tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_logs, "FILE_BYTES", 4000)
-    monkeypatch.setattr(foreign_logs, "_BLOCK_BYTES", 333)
+    monkeypatch.setattr(diagnosis, "FILE_BYTES", 4000)
+    monkeypatch.setattr(diagnosis, "_BLOCK_BYTES", 333)
     log = tmp_path / "slurm-77.out"
     log.write_text(f"{STEPS * 500}KeyError: 'a'\n")
     found = diagnosed(capsys, log)
