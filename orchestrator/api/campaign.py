@@ -254,7 +254,8 @@ def planned_retry(store: Store, campaign: CampaignRow, chosen: Selection, *, can
     store.check_writable()
     names = names_of(store, campaign, chosen)
     unnamed = bool(chosen.names) and not chosen.states
-    plan = desired.what_retries(store, campaign, names, cancelled=cancelled, unnamed=unnamed)
+    with store.read() as conn:
+        plan = desired.what_retries(conn, campaign, names, cancelled=cancelled, unnamed=unnamed)
     if unnamed and not plan.changed:
         desired.require_retried(plan.left)
     return plan

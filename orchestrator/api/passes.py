@@ -30,10 +30,13 @@ def passes(
     ended.
     """
     reconciler = reconciler_of(store, campaign)
+    outcome: Pass | Exception
     try:
-        while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
+        while (outcome := reconciler.run_pass()).goes_on:
             yield outcome, read_status(store, campaign)
             del outcome  # before the next: the snapshot of thousands of runs is large
+    except (LeaseHeld, StaleLease) as held:
+        outcome = held
     finally:
         reconciler.close()
     status = read_status(store, campaign)
@@ -42,13 +45,6 @@ def passes(
     if cancelled and done and CANCELLING in status.shown_counts:
         time.sleep(CANCELLED_S)
         yield from passes(store, campaign)
-
-
-def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
-    try:
-        return reconciler.run_pass()
-    except (LeaseHeld, StaleLease) as held:
-        return held
 
 
 class Detaching(NamedTuple):

@@ -80,12 +80,10 @@ class Submission:
     @property
     def rules(self) -> dict[str, Any]:
         """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
-        sections = {"retention": self.spec.retention, "notify": self.spec.notify}
-        values = {
-            name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
-        }
-        values["reconciler"] = self.spec.reconciler.options(self.spec.slurm)
-        rules = {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | values
+        rules = {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")}
+        for name, section in (("retention", self.spec.retention), ("notify", self.spec.notify)):
+            rules[name] = section.model_dump(exclude_none=True) if section else None
+        rules["reconciler"] = self.spec.reconciler.options(self.spec.slurm)
         if search := self.spec.search:
             rules["objective"] = rules["objective"] or objective_of(search.objective)
         return rules | {"search": {**self.template.document, "open": True} if search else None}
@@ -252,17 +250,6 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
 
 
 def what_retries(
-    store: Store, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False, unnamed: bool = True
-) -> Effect:
-    """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
-
-    Of all, and without `unnamed`, runs that the spec no longer names stay.
-    """
-    with store.read() as conn:
-        return _what_retries(conn, campaign, names, cancelled=cancelled, unnamed=unnamed)
-
-
-def _what_retries(
     conn: Connection,
     campaign: CampaignRow,
     names: Collection[str] | None,
@@ -270,6 +257,10 @@ def _what_retries(
     cancelled: bool = False,
     unnamed: bool = True,
 ) -> Effect:
+    """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
+
+    Of all, and without `unnamed`, runs that the spec no longer names stay.
+    """
     runs, states, early = _chosen(conn, campaign, names), RETRYABLE_RUN, set[int]()
     if names is None:
         unnamed, states = False, frozenset({RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] * cancelled)})
@@ -311,7 +302,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 
 
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> Sequence[RunRow]:
-    effect = _what_retries(conn, campaign, names)
+    effect = what_retries(conn, campaign, names)
     if names is not None:
         require_retried(effect.left)
     return effect.changed

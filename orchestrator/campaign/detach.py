@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,9 +62,9 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
             return other
         else:
             time.sleep(_POLL_S)  # another command is starting it
-    started = None
+    started, command = None, [*own_python(), *_command(store, settings)]
     try:
-        started = _job(store, campaign, settings) if as_job else _process(store, campaign, settings)
+        started = _job(store, campaign, command) if as_job else _process(store, campaign, command)
     except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear) as error:
         by_hand = f"`{typed('reconcile', '--all-campaigns', '--watch')}`"
         hint = f"give its job another place in the spec, `reconciler: {{partition: ...}}`, or keep {by_hand} running"
@@ -77,7 +77,7 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
     return started
 
 
-def _job(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
+def _job(store: Store, campaign: CampaignRow, command: Sequence[str]) -> LeaseHolder:
     name, options = _name(store), _options(campaign)
     waiting = [job_id for job_id, state in reconciler_job.queued(name).items() if state.startswith("PENDING")]
     if waiting:
@@ -85,14 +85,13 @@ def _job(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder
     # One that runs without the lease has just seen that nothing is left. The next begins when it has ended (singleton).
     _, limit_min = reconciler_job.place_of(options.get("partition"))
     options["time"] = str(slurm_minutes(options.get("time", "")) or limit_min)
-    command = [*own_python(), *_command(store, settings)]
     return LeaseHolder.of_job(reconciler_job.submit(name, _folder(campaign) / f"{name}.sbatch", command, options))
 
 
-def _process(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
+def _process(store: Store, campaign: CampaignRow, command: Sequence[str]) -> LeaseHolder:
     with open(_folder(campaign) / f"{_name(store)}.log", "ab", opener=open_private) as log:
         process = subprocess.Popen(
-            [*own_python(), *_command(store, settings)],
+            command,
             env=inheritable(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=log,

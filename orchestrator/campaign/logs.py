@@ -40,7 +40,6 @@ class Wanted:
     rank: int  # of the launcher, the number of its node
     launcher: bool
     over: bool  # whether the attempt has ended by the store
-    unrun: str = ""  # why there never was a job; "" if there was one
 
     @classmethod
     def of(
@@ -67,7 +66,6 @@ class Wanted:
             rank=rank,
             launcher=launcher,
             over=row.ended_s is not None,
-            unrun=run.reason if row.ended_s is not None and row.job_id is None else "",
         )
 
     @property
@@ -78,23 +76,19 @@ class Wanted:
 
 def newest_log(wanted: Wanted) -> Path:
     """Return the rank's log, else the launcher's or the batch job's; raises UserError if there is none."""
-    log = next(_candidates(wanted), None)
-    if log is None:
-        hint = "it has not started yet; wait for it with -f, or see another --attempt"
-        if wanted.ended:
-            hint = f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else "it never began to write"
-        noun = "launcher" if wanted.launcher else "rank"
-        if wanted.unrun:
-            raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")
-        raise UserError(f"no log of {noun} {wanted.rank} in {wanted.attempt.dir.name}", hint)
-    return log
+    if log := next(_candidates(wanted), None):
+        return log
+    hint = "it has not started yet; wait for it with -f, or see another --attempt"
+    noun = "launcher" if wanted.launcher else "rank"
+    message = f"no log of {noun} {wanted.rank} in {wanted.attempt.dir.name}"
+    raise UserError(message, "it never began to write" if wanted.ended else hint)
 
 
 def await_attempt(
     store: Store, campaign: CampaignRow, run: RunRow, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
     """Wait while the run has no active attempt but will get one; call `say` once with the reason."""
-    waiting = False
+    waiting = ""
     while True:
         with store.read() as conn:
             now = queries.run_by_name(conn, campaign.id, run.name)
@@ -102,8 +96,7 @@ def await_attempt(
         if now is None or now.state not in UNSETTLED_RUN or (rows and rows[-1].ended_s is None):
             return
         if not waiting:
-            say(f"{run.name} is {now.state}; waiting for attempt {now.generation + 1}")
-            waiting = True
+            say(waiting := f"{run.name} is {now.state}; waiting for attempt {now.generation + 1}")
         sleep(POLL_S)
 
 

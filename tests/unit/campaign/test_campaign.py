@@ -132,7 +132,8 @@ def test_a_retry_lists_the_runs_that_begin_again_and_the_rest(world: World) -> N
         set_run(world, f"depth-{depth}", state=RunState(state), desired=ABSENT if depth == 6 else "run")
 
     def text(names: list[str] | None, *, cancelled: bool = False) -> str:
-        return campaigns.what_retries(world.store, world.campaign, names, cancelled=cancelled).text
+        with world.store.read() as conn:
+            return campaigns.what_retries(conn, world.campaign, names, cancelled=cancelled).text
 
     left = "1 completed, 1 screened, 1 no longer in the spec"
     assert text(None) == f"2 runs to retry: 1 failed, 1 held\nunchanged: 1 cancelled, {left}"
@@ -140,7 +141,8 @@ def test_a_retry_lists_the_runs_that_begin_again_and_the_rest(world: World) -> N
     named = [f"depth-{depth}" for depth in (4, 5, 6)]
     assert text(named) == "2 runs to retry: 1 screened, 1 no longer in the spec\nunchanged: 1 completed"
     assert text([]) == "nothing to retry"
-    found = campaigns.what_retries(world.store, world.campaign, ["depth-1", "depth-6"], unnamed=False)
+    with world.store.read() as conn:
+        found = campaigns.what_retries(conn, world.campaign, ["depth-1", "depth-6"], unnamed=False)
     assert [run.name for run in found.changed] == ["depth-1"]
 
 
