@@ -157,6 +157,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
             campaign_id = queries.insert_campaign(conn, **values)
         else:
             campaign_id = campaign.id
+            _check_unchanged(campaign, submission)  # a removal may have begun
             queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})  # before its runs are read
         _, stored, saved = _read(conn, submission)
         present = submission.with_trials(stored)  # a pass may have added some

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.states import ABSENT, Cause, CauseCode, RunState
+from dscampaign.db.states import ABSENT, REMOVED, Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.tests.support.world_on_disk import SPEC, World, make_world
 
 
@@ -80,6 +81,19 @@ def test_a_campaign_stays_where_it_is(world: World, tmp_path: Path) -> None:
     assert f"--dir {world.folder}" in (caught.value.hint or "")
     with pytest.raises(UserError, match="runs on slurm, the spec says local"):
         world.record(executor="local", slurm={})
+
+
+def test_a_removal_that_begins_meanwhile_is_not_undone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.record()
+
+    def begins(_: CampaignFolder) -> None:
+        with world.store.write() as conn:
+            queries.update_campaign(conn, world.campaign.id, desired=REMOVED)
+
+    monkeypatch.setattr(CampaignFolder, "require_or_begin_anew", begins)
+    with pytest.raises(UserError, match="is being removed"):
+        world.record()
+    assert world.campaign.desired == REMOVED
 
 
 def test_a_refused_submission_changes_nothing(world: World) -> None:
