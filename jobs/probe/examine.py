@@ -43,7 +43,7 @@ EXIT_ENDED: Final = 128 + signal.SIGTERM
 SOFTWARE_S: Final = 240.0  # a first import over a busy network file system takes minutes
 COLLECTIVE_S: Final = 240.0
 GB: Final = 1e9
-_TRAINER: Final = Path(__file__).parents[1] / "trainer"
+_PROGRAM: Final = str(Path(__file__).parents[1] / "trainer/training_python.py")
 _GRACE_S: Final = 15.0
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
@@ -113,7 +113,7 @@ class _Examination:
 
     def _software(self) -> Software | None:
         output = self.talk.folder / "software.json"
-        command = [self.question.python, str(_TRAINER / "software.py"), str(output), *self.question.ops]
+        command = [self.question.python, _PROGRAM, "software", str(output), *self.question.ops]
         self._start(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
         return Software.read(output)
 
@@ -121,7 +121,7 @@ class _Examination:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
         place = launchers.NodeLaunch(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
-        command = [*launchers.command(question.launcher, place), str(_TRAINER / "all_reduce.py"), str(output)]
+        command = [*launchers.command(question.launcher, place), _PROGRAM, "all_reduce", str(output)]
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": self.node.visible_devices if question.gpus else ""}
         self._start(command, env, COLLECTIVE_S, output.with_suffix(".log"))
         return Collective.read(output)

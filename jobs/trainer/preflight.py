@@ -20,7 +20,6 @@ sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.absp
 """The modules beside this file would hide others of their names."""
 
 PACKAGES = ("deepspeed", "torch", "transformers")
-MOST_ERRORS = 20
 NEAR = 0.85
 
 
@@ -55,22 +54,15 @@ def _finding(places: Any, message: str, hint: str = "", *, at_key: bool = False,
 
 
 def deepspeed_findings(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return DeepSpeed's objections to a configuration, and the keys that it would ignore."""
+    """Return DeepSpeed's first objections to a configuration, and the keys that it would ignore."""
     findings: list[Any] = []
-    config = deepcopy(config)
-    errors = _errors(config)
-    while errors and len(findings) < MOST_ERRORS:
-        causes = {error: _causes(_errors, config, own, error) for error in errors}
-        for (name, kind, message), places in causes.items():
-            fails = f"fails with {name}: " if name in ("TypeError", "AttributeError", "KeyError") else ""
-            findings.append(_finding(places, f"DeepSpeed: {fails}{message}", at_key=kind == "extra_forbidden"))
-        for place in {place for places in causes.values() for place in places if place}:
-            config = _without(config, place)
-        remaining = _errors(config)
-        if remaining == errors:
-            return findings
-        errors = remaining
-    return findings + _ignored(config, own)
+    for error in _errors(config):
+        name, kind, message = error
+        fails = f"fails with {name}: " if name in ("TypeError", "AttributeError", "KeyError") else ""
+        places = _causes(_errors, config, own, error)
+        findings.append(_finding(places, f"DeepSpeed: {fails}{message}", at_key=kind == "extra_forbidden"))
+    refused = {place for finding in findings for place in finding["places"]}
+    return findings + [finding for finding in _ignored(config, own) if finding["places"][0] not in refused]
 
 
 def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -71,10 +71,6 @@ class TorchEngine(ABC):
         self.module.train(mode)
         return self
 
-    def eval(self) -> Self:
-        """Set the model's mode."""
-        return self.train(mode=False)
-
 
 class DdpEngine(TorchEngine):
     """Data parallel training with PyTorch alone, the baseline of DeepSpeed's engines: as most people train without it.

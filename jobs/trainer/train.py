@@ -132,7 +132,7 @@ def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job,
     if not len(held_out):
         return
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
-    engine.eval()
+    engine.train(mode=False)
     with report.phase("eval"), torch.no_grad(), without_cudnn_attention():
         for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
             count = (targets != IGNORED_TARGET).sum()

@@ -129,15 +129,17 @@ def test_the_python_that_the_setup_chooses_is_checked(spec: Path, capsys: Output
 
 def test_being_told_to_end_ends_all_that_was_started(spec: Path) -> None:
     """By SIGTERM. Ctrl-C is proven in tests/integration/slurm/test_doctor.py."""
-    (spec.parent / "python").write_text("#!/bin/sh\ncase $* in *software.py*) sleep 600;; esac\nexit 1\n")
+    (spec.parent / "python").write_text(
+        "#!/bin/sh\ncase $* in *training_python.py\\ software*) sleep 600;; esac\nexit 1\n"
+    )
     (spec.parent / "python").chmod(0o700)
     words = ["doctor", str(spec), "--on-node", "--set", "python=./python"]
     command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: bool(_running("software.py", spec.parent)), "the look at the training's Python")
+    wait_until(lambda: bool(_running("training_python.py", spec.parent)), "the look at the training's Python")
     process.terminate()
     assert process.wait(HANGS_S) == 130
-    for program in (EXAMINE, "software.py"):
+    for program in (EXAMINE, "training_python.py"):
         wait_until(lambda program=program: not _running(program, spec.parent), f"the end of {program}")  # type: ignore[misc]
 
 

@@ -20,8 +20,8 @@ from dscampaign.tests.support.waiting import HANGS_S, wait_until
 PYTHON = """\
 #!{python}
 import json, pathlib, sys
-script, output = [(word, sys.argv[i + 1]) for i, word in enumerate(sys.argv) if word.endswith(".py")][0]
-if "software" in script:
+what, output = [sys.argv[i + 1 : i + 3] for i, word in enumerate(sys.argv) if word.endswith("training_python.py")][0]
+if what == "software":
     facts = {{"python": "3.12", "torch": "2.8", "ops": {{"async_io": False}}}}
     pathlib.Path(output).write_text(json.dumps(facts))
 else:
@@ -115,14 +115,12 @@ def _runs(pid: str) -> bool:
 
 # -- what runs in the training's Python --------------------------------------------------------------------------------
 
-ROOM = Path(examine.__file__).parents[1] / "trainer"
-
 
 @pytest.mark.training
 def test_the_training_s_python_tells_what_it_has(tmp_path: Path) -> None:
     output = tmp_path / "software.json"
     env = {**os.environ, "DS_ACCELERATOR": "cpu"}
-    command = [sys.executable, str(ROOM / "software.py"), str(output), "cpu_adam", "no_such_operator"]
+    command = [sys.executable, examine._PROGRAM, "software", str(output), "cpu_adam", "no_such_operator"]
     subprocess.run(command, check=True, env=env, capture_output=True)
     found = Software(**json.loads(output.read_text()))
     assert (found.accelerator, found.deepspeed_trouble, found.device_trouble) == ("cpu", "", "")

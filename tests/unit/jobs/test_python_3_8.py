@@ -19,9 +19,8 @@ from dscampaign import jobs
         ("rank.py", set()),
         ("report.py", set()),
         ("tasks.py", set()),
-        ("trainer/all_reduce.py", {"torch"}),
         ("trainer/preflight.py", {"torch", "deepspeed", "transformers"}),
-        ("trainer/software.py", {"torch", "deepspeed"}),
+        ("trainer/training_python.py", {"torch", "deepspeed"}),
     ],
 )
 def test_a_script_is_python_3_8_and_imports_nothing_of_this_package(script: str, more: set[str]) -> None:
