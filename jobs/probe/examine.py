@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,11 +105,8 @@ class _Examination:
     def _store_offset_s(self) -> float:
         from dscampaign.db.store import Store  # SQLAlchemy, where there is a store to reach
 
-        store = Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))
-        try:
+        with closing(Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))) as store:
             return store_offset_s(store)
-        finally:
-            store.close()
 
     def _software(self) -> Software | None:
         output = self.talk.folder / "software.json"

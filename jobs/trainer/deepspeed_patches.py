@@ -144,23 +144,22 @@ _KNOWN: Final[WeakKeyDictionary[nn.Module, dict[bool, tuple[nn.Parameter, ...]]]
 
 
 def _parameters(module: Any, recurse: bool = False) -> Iterator[nn.Parameter]:
-    cache = _KNOWN.setdefault(module, {})
-    if recurse not in cache:
-        cache[recurse] = tuple(module.parameters(recurse=recurse))
+    known = _KNOWN.setdefault(module, {})
+    if recurse not in known:
+        known[recurse] = tuple(module.parameters(recurse=recurse))
     used: Iterable[tuple[str, nn.Parameter]] = module.ds_external_parameters()
-    return chain(cache[recurse], (parameter for _, parameter in used))
-
-
-_STREAMS: Final[dict[object, torch.cuda.Stream]] = {}
+    return chain(known[recurse], (parameter for _, parameter in used))
 
 
 def _current_stream(device: int | None = None) -> torch.cuda.Stream:
-    """Return the same object for each stream; PyTorch keeps the streams themselves as long as the process lasts."""
     index = torch.cuda.current_device() if device is None else device
-    number = _NUMBER_OF_STREAM(index)
-    if number not in _STREAMS:
-        _STREAMS[number] = torch.cuda.current_stream(index)
-    return _STREAMS[number]
+    return _stream(index, _NUMBER_OF_STREAM(index))
+
+
+@cache
+def _stream(index: int, _number: object) -> torch.cuda.Stream:
+    """Return the same object for each stream; PyTorch keeps the streams themselves as long as the process lasts."""
+    return torch.cuda.current_stream(index)
 
 
 def remove_waits(optimizer: Any) -> None:

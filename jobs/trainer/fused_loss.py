@@ -46,9 +46,10 @@ def _fused(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: i
     total = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
     d_hidden_NW = torch.empty_like(hidden_NW)
     d_weight_VW = torch.zeros_like(weight_VW, dtype=torch.float32)
+    kernel = _compiled_kernel() if hidden_NW.is_cuda else _kernel
     rows = zip(hidden_NW.split(STRETCH), target_N.split(STRETCH), d_hidden_NW.split(STRETCH), strict=True)
     for hidden_nW, target_n, d_hidden_nW in rows:
-        loss, d_logits_nV = _stretch(hidden_nW @ weight_VW.t(), target_n, vocab_size)
+        loss, d_logits_nV = kernel(hidden_nW @ weight_VW.t(), target_n, vocab_size)
         total += loss
         torch.mm(d_logits_nV, weight_VW, out=d_hidden_nW)
         d_weight_VW += _product(d_logits_nV, hidden_nW)
@@ -83,12 +84,8 @@ def _backward(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor, Te
 _fused.register_autograd(_backward, setup_context=_keep)
 
 
-def _stretch(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Return the sum of the tokens' losses and its gradient by their logits; compiled, a single pass for each."""
-    return (_compiled_kernel() if logits_nV.is_cuda else _kernel)(logits_nV, target_n, vocab_size)
-
-
 def _kernel(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Return the sum of the tokens' losses and its gradient by their logits; compiled, a single pass for each."""
     column_V = torch.arange(logits_nV.shape[1], device=logits_nV.device)
     counts_n1 = (target_n != IGNORED_TARGET)[:, None]
     scores_nV = torch.where(column_V < vocab_size, logits_nV.float(), -torch.inf)

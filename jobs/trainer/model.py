@@ -23,7 +23,7 @@ from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .preflight import misspelt_fields
-from .rank_groups import prepare_to_cut, register, require_heads
+from .rank_groups import HEADS, prepare_to_cut, register, require_shares
 from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
@@ -223,7 +223,7 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
         if not plain:
             served = ", ".join(sorted(PLAIN_CAUSAL_MODELS))
             raise ValueError(f"train.sequence_parallel: not for {model_config.model_type}; it is known to fit {served}")
-        require_heads(model_config, config.sequence_parallel)
+        require_shares("sequence_parallel", model_config, HEADS, config.sequence_parallel)
         return register(causal_sdpa, config.sequence_parallel)
     return CAUSAL_SDPA if plain else None
 
@@ -258,8 +258,11 @@ def _matrix_parameters(model: PreTrainedModel, shapes: Mapping[str, torch.Size])
         for name, p in model.named_parameters()
         if len(shapes[name]) > 1 and id(p) not in tables and not name.endswith("bias")
     }
-    experts = sum(size for name, size in counted.items() if ".experts." in name)
-    return sum(counted.values()) - _idle_share(model.config) * experts
+    of_experts = sum(size for name, size in counted.items() if ".experts." in name)
+    experts = next((getattr(model.config, name) for name in EXPERTS if getattr(model.config, name, None)), 0)
+    used = getattr(model.config, "num_experts_per_tok", None)
+    idle = 1.0 - used / experts if experts and used else 0.0
+    return sum(counted.values()) - idle * of_experts
 
 
 def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
@@ -278,12 +281,6 @@ def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
     each = [window] if kinds is None else [reach.get(kind, 0) for kind in kinds]
     reached = sum(min(length, seq_len) for length in each) / len(each)
     return heads * (queries + values) / 2 * reached / seq_len
-
-
-def _idle_share(config: PreTrainedConfig) -> float:
-    experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), 0)
-    each = getattr(config, "num_experts_per_tok", None)
-    return 1.0 - each / experts if experts and each else 0.0
 
 
 def whole_shape(parameter: Tensor) -> torch.Size:

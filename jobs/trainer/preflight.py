@@ -28,7 +28,8 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print
     if sys.argv[1:] == ["versions"]:
-        json.dump({name: _version(name) for name in PACKAGES}, answer)
+        found = {name: next(iter(metadata.distributions(name=name)), None) for name in PACKAGES}
+        json.dump({name: each and each.version for name, each in found.items()}, answer)
         return
     question = json.load(sys.stdin)
     findings = {
@@ -37,13 +38,6 @@ def main() -> None:
     }
     json.dump(findings, answer)
     answer.flush()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _finding(places: Any, message: str, hint: str = "", *, at_key: bool = False, ignored: bool = False) -> Any:

@@ -22,20 +22,18 @@ from transformers.pytorch_utils import Conv1D
 from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 
 ULYSSES: Final = "causal_ulysses"
-DIVIDED: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_dim", "n_inner")
-"""Fields of a model's configuration that the ranks of a group divide among them."""
-
+HEADS: Final = ("num_attention_heads", "num_key_value_heads")
+WIDTHS: Final = ("intermediate_size", "ffn_dim", "n_inner")
 _MARK: Final = "tensor_model_parallel"  # DeepSpeed's, on each parameter that is a part
 
 _Attention = Callable[..., tuple[Tensor, None]]
 
 
-def require_heads(model_config: PreTrainedConfig, ranks: int) -> None:
-    """Raise ValueError if the ranks cannot share a model's attention heads equally."""
-    counts = {name: getattr(model_config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
-    for name, heads in counts.items():
-        if heads and heads % ranks:
-            raise ValueError(f"train.sequence_parallel: {ranks} ranks cannot share {heads} heads ({name}) equally")
+def require_shares(option: str, model_config: PreTrainedConfig, names: Iterable[str], ranks: int) -> None:
+    """Raise ValueError if the ranks cannot share a number in a model's configuration equally."""
+    for name in names:
+        if (size := getattr(model_config, name, None)) and size % ranks:
+            raise ValueError(f"train.{option}: {ranks} ranks cannot share {name} {size} equally")
 
 
 def register(attention: _Attention, ranks: int) -> str:
@@ -76,9 +74,7 @@ def prepare_to_cut(model: PreTrainedModel, ranks: int) -> None:
     for name, reason in UNCUT_FIELDS.items():
         if getattr(config, name, None):
             raise ValueError(f"train.tensor_parallel: not with the model's {name}: {reason}")
-    for name in DIVIDED:
-        if (size := getattr(config, name, None)) and size % ranks:
-            raise ValueError(f"train.tensor_parallel: {ranks} ranks cannot share {name} {size} equally")
+    require_shares("tensor_parallel", config, (*HEADS, *WIDTHS), ranks)
     for module in model.modules():
         for name, child in list(module.named_children()):
             if isinstance(child, Conv1D):

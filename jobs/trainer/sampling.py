@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -93,10 +94,4 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 def _one_ahead(batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
     """Start the copy of the next batch before yielding the present batch."""
-    ahead: MicroBatch | None = None
-    for batch in batches:
-        if ahead is not None:
-            yield ahead
-        ahead = batch
-    if ahead is not None:
-        yield ahead
+    return (batch for batch, _ in pairwise(chain(batches, [None])) if batch is not None)

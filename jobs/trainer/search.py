@@ -71,14 +71,12 @@ def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
     one_s, last_s = (statistics.median(values) for values in zip(*times, strict=True))
     held_gb = memory.limited_peak_gb(device) if device.type != "cuda" else memory.peak(device).reserved_gb
     usable_gb = memory.usable_gb(device, job.gpu_mem_bytes)
-    unknown = -1.0
-    figures = torch.tensor([one_s, last_s, unknown if held_gb is None else held_gb], device=device)
+    known = -1.0 if held_gb is None else held_gb, 1.0 if usable_gb is None else -usable_gb
+    figures = torch.tensor([one_s, last_s, *known], device=device)
     dist.all_reduce(figures, dist.ReduceOp.MAX)
-    room = torch.tensor(unknown if usable_gb is None else usable_gb, device=device)
-    dist.all_reduce(room, dist.ReduceOp.MIN)
-    one_s, last_s, held = figures.tolist()
+    one_s, last_s, held, minus_room = figures.tolist()
     step_s = (share // config.micro_batch - 1) * one_s + last_s
-    return SizeTrial(config.micro_batch, step_s, None if held < 0 else held, None if room < 0 else float(room))
+    return SizeTrial(config.micro_batch, step_s, None if held < 0 else held, None if minus_room > 0 else -minus_room)
 
 
 def _step(engine: Engine, tokens: torch.Tensor) -> tuple[float, float]:

@@ -195,7 +195,7 @@ def test_a_stream_is_one_object_however_often_it_is_asked_for(monkeypatch: pytes
     monkeypatch.setattr(deepspeed_patches, "_NUMBER_OF_STREAM", current.__getitem__)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", make)
-    monkeypatch.setattr(deepspeed_patches, "_STREAMS", {})
+    deepspeed_patches._stream.cache_clear()
     first = deepspeed_patches._current_stream()
     assert deepspeed_patches._current_stream(0) is first
     other = deepspeed_patches._current_stream(1)
