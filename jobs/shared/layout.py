@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -42,35 +43,33 @@ class _Below:
         return owner.dir / self._name
 
 
+class _EachBelow:
+    """A file of each node, rank, tool or the like."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __get__(self, owner: AttemptPaths | RunPaths | CampaignPaths, kind: object) -> Callable[[int | str], Path]:
+        return lambda key: owner.dir / self._form.format(key)
+
+
 @dataclass(frozen=True)
 class AttemptPaths:
     """The files of an attempt. Written by its agents and ranks, read by the reconciler."""
 
     dir: Path
     claim = _Below("claim")  # created exclusively by the job that may run the attempt; holds its job id
-
-    def node_claim(self, node_rank: int) -> Path:
-        """Created exclusively by the agent that starts the ranks of that node, for every node but the first."""
-        return self.dir / f"claim-{node_rank}"
-
+    node_claim = _EachBelow("claim-{}")  # likewise, by the agent of each node but the first
     restarted = _Below("restarted.json")
     """Left by a further start of the job that holds the claim: Slurm ended the first start."""
     started = _Below("started.json")
     """Node 0's announcement: where the ranks meet, the checkpoint to resume from, host and time."""
     metrics = _Below("metrics.jsonl")  # the spool: one JSON line per reported step
-
-    def gpu_spool(self, node_rank: int) -> Path:
-        """Samples of that node's GPUs: one JSON line a sample."""
-        return self.dir / f"gpus-{node_rank}.jsonl"
-
+    gpu_spool = _EachBelow("gpus-{}.jsonl")  # samples of a node's GPUs: one JSON line a sample
     forward_payload = _Below("forward.json")
     """The attempt as it really runs, for the processes that forward its metrics."""
     forward_spool = _Below("forward.jsonl")  # events of these processes: one JSON line an event
-
-    def forward_log(self, tool: str) -> Path:
-        """The output of a tool's process."""
-        return self.logs / f"forward-{tool}.log"
-
+    forward_log = _EachBelow("logs/forward-{}.log")  # the output of a tool's process
     ds_config = _Below("ds_config.json")  # the rendered DeepSpeed configuration of this attempt
     train_config = _Below("train.json")  # the built-in trainer's configuration of this attempt
     stop = _Below("stop")  # exists when the ranks are asked to checkpoint and leave
@@ -78,33 +77,15 @@ class AttemptPaths:
     """The reconciler's order, while the attempt waited in the queue, to begin with a smaller micro-batch."""
     search = _Below("search")
     """The folder of the search for a micro-batch: a small attempt of its own, before the training."""
-
-    def did_not_fit(self, rank: int) -> Path:
-        """Of a search: the micro-batch that this rank had no memory for."""
-        return self.dir / f"did-not-fit-{rank}.json"
-
+    did_not_fit = _EachBelow("did-not-fit-{}.json")
+    """Of a search: the micro-batch that a rank had no memory for."""
     logs = _Below("logs")  # logs of the launcher and of each rank
     ranks = _Below("ranks")  # a record per rank of how it ended
-
-    def rank_record(self, rank: int) -> Path:
-        """The record of how rank ``rank`` ended."""
-        return self.ranks / f"rank-{rank}.json"
-
-    def heartbeat(self, node_rank: int) -> Path:
-        """Touched by the node's agent while it watches."""
-        return self.dir / f"heartbeat-{node_rank}.json"
-
-    def reserve(self, node_rank: int) -> Path:
-        """Room that the node's agent keeps for its outcome, should the disk fill up meanwhile."""
-        return self.dir / f"reserve-{node_rank}"
-
-    def outcome(self, node_rank: int) -> Path:
-        """The node's evidence, complete or absent."""
-        return self.dir / f"outcome-{node_rank}.json"
-
-    def launcher_log(self, node_rank: int) -> Path:
-        """Output of the launcher on that node."""
-        return self.logs / f"launcher-{node_rank}.log"
+    rank_record = _EachBelow("ranks/rank-{}.json")
+    heartbeat = _EachBelow("heartbeat-{}.json")  # written by a node's agent while it watches
+    reserve = _EachBelow("reserve-{}")  # room for a node's outcome, should the disk fill up meanwhile
+    outcome = _EachBelow("outcome-{}.json")  # a node's evidence, complete or absent
+    launcher_log = _EachBelow("logs/launcher-{}.log")  # output of the launcher on a node
 
 
 @dataclass(frozen=True)
@@ -123,9 +104,8 @@ class RunPaths:
         """That of the campaign: `CampaignPaths.marker`."""
         return self.dir.parents[1] / MARKER
 
-    def checkpoints(self, config_hash: str) -> Path:
-        """The checkpoints of one experiment of the run: a changed experiment keeps the run's name."""
-        return self.dir / "checkpoints" / config_hash
+    checkpoints = _EachBelow("checkpoints/{}")
+    """The checkpoints of one experiment of the run, by its hash: a changed experiment keeps the run's name."""
 
     def forward_state(self, config_hash: str, tool: str) -> Path:
         """The part of one experiment of the run that a tool has, and its id there."""
@@ -155,6 +135,9 @@ class CampaignPaths:
     """The marker of the folder. If it is missing, so is the shared folder."""
     runs = _Below("runs")  # the folders of all runs
     batches = _Below("batches")  # the folders of all job arrays
+    batch = _EachBelow("batches/{}")  # the folder of a job array, by its token: payloads, submission file, Slurm's logs
+    found_micro_batch = _EachBelow("searches/{}.json")
+    """The first micro-batch that was found for runs with a key of `Payload.search`."""
 
     @cached_property
     def data(self) -> Path:
@@ -165,17 +148,9 @@ class CampaignPaths:
         """The copy of the code with that hash, shared by all campaigns like the data."""
         return self.root / Beside.CODE / name
 
-    def found_micro_batch(self, search: str) -> Path:
-        """The first micro-batch that was found for runs with this key of `Payload.search`."""
-        return self.dir / "searches" / f"{search}.json"
-
     def run(self, name: str) -> RunPaths:
         """The folder of a run."""
         return RunPaths(self.runs / name)
-
-    def batch(self, token: str) -> Path:
-        """The folder of a job array: payloads, submission file, Slurm's logs."""
-        return self.batches / token
 
 
 def payloads_file(batch_dir: Path) -> Path:
