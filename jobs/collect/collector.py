@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +28,9 @@ MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
 REPORTED, NONE = "reported", "none"
 """In place of the kind of a source in an event: the script reports metrics itself; there are none so far."""
-NO_METRICS: Final = "no metrics in the first minute of output"
-UNCERTAIN: Final = '"{}" is not read, for its step is not certain'
-ADVICE: Final = (
-    ". Add to the script: from dscampaign import report, and after each step: report(step, loss=loss). "
-    r"Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}"
+NO_METRICS: Final = (
+    "no metrics in the first minute of output. Add to the script: from dscampaign import report, and after each step: "
+    r"report(step, loss=loss). Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}"
 )
 MAX_MESSAGE: Final = 500
 
@@ -47,8 +44,9 @@ class Collector:
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
         self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
-        accumulation, earlier = payload.accumulation or 1, partial(_first_epoch, payload)
-        form = CommonForms(payload.target_step, accumulation=accumulation, earlier=earlier)
+        run = RunPaths(Path(payload.run_dir))
+        earlier = [run.attempt(generation).logs for generation in range(1, payload.generation)]
+        form = CommonForms(payload.target_step, accumulates=(payload.accumulation or 1) > 1, earlier=earlier)
         self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (
             [Printed(paths.logs, Patterns(payload.metrics))]
@@ -83,9 +81,6 @@ class Collector:
         if self._read_until(time.monotonic() + FINISH_S, last=True):
             with suppress(OSError):
                 self._tell(UNREAD)
-        if not (self._over or self._chosen or self._is_silent) and (uncertain := self._uncertain()):
-            with suppress(OSError):
-                self._tell(uncertain + ADVICE)
 
     def _read_until(self, until_s: float, *, last: bool) -> bool:
         """Take in new lines, at least a chunk of each source; return whether there may be more.
@@ -148,10 +143,7 @@ class Collector:
         self._output_s = self._output_s or (now_s if any(source.has_read for source in self._sources) else 0.0)
         if self._output_s and now_s - self._output_s >= SILENT_S and not self._is_silent:
             self._is_silent = True
-            self._tell(": ".join(filter(None, (NO_METRICS, self._uncertain()))) + ADVICE, source=NONE)
-
-    def _uncertain(self) -> str:
-        return next((UNCERTAIN.format(source.unread) for source in self._sources if source.unread), "")
+            self._tell(NO_METRICS, source=NONE)
 
     def _new(self, line: Line) -> Line:
         """Return the values of a line that are further than all before: the same value may stand in two files."""
@@ -178,17 +170,6 @@ class Collector:
     def _tell(self, message: str, **facts: str | float) -> None:
         event = {"event": "metrics_source", "ts": time.time(), "message": message[:MAX_MESSAGE], **facts}
         self._spool.append([event])
-
-
-def _first_epoch(payload: Payload) -> int | None:
-    """Return the number of the run's first epoch in the output of an earlier attempt; None if it has none."""
-    for generation in range(1, payload.generation):
-        form = CommonForms(payload.target_step)
-        with suppress(OSError):
-            Printed(RunPaths(Path(payload.run_dir)).attempt(generation).logs, form).read()
-        if form.first_epoch is not None:
-            return form.first_epoch
-    return None
 
 
 class _Spool:

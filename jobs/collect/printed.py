@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +77,7 @@ class Printed(MetricSource):
         self._rest = rest[:LINE_LIMIT]
         texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
         lines = self._form.take(texts, time.time() if in_time else None, last=last and not more)
-        self.description, self.remarks, self.unread = self._form.description, self._form.remarks, self._form.unread
+        self.description, self.remarks = self._form.description, self._form.remarks
         return lines, more
 
 
@@ -85,7 +85,6 @@ class Patterns:
     """The spec's own: a regular expression with a group for each metric, and for the step."""
 
     description = "the script's output, by the spec's patterns"
-    unread = ""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self._patterns = dict(patterns)
@@ -116,23 +115,15 @@ class CommonForms:
 
     Args:
         run_steps: number of steps of the whole run.
-        accumulation: number of batches of a step.
-        earlier: returns the `first_epoch` of the output of earlier attempts.
-
-    Attributes:
-        first_epoch: number of the run's first epoch, 0 or 1; None while unknown.
+        accumulates: a count may be of micro-batches.
+        earlier: folders of the logs of earlier attempts: an attempt that resumes does not print the run's first epoch.
     """
 
     def __init__(
-        self,
-        run_steps: int | None = None,
-        *,
-        accumulation: int = 1,
-        earlier: Callable[[], int | None] = lambda: None,
+        self, run_steps: int | None = None, *, accumulates: bool = False, earlier: Iterable[Path] = ()
     ) -> None:
         self.description = ""
-        self.first_epoch: int | None = None
-        self._run_steps, self._accumulation, self._earlier = run_steps, accumulation, cache(earlier)
+        self._run_steps, self._accumulates, self._earlier = run_steps, accumulates, [*earlier]
         self._waiting: list[Line] = []
         self._total = 0
         self._epoch: int | None = None
@@ -141,19 +132,19 @@ class CommonForms:
         self._turn: list[Reading] = []
         self._before_turn: bool | None = None
         self._in_parts = False
-        self._epochs = _Epochs(accumulates=accumulation > 1)
+        self.epochs = _Epochs(accumulates=accumulates)
         self._held_out: float | None = None
         self._newest: Reading | None = None
         self._mean: list[Reading] = []
         self._stepless: list[Reading] = []
-        self._doubtful = self.unread = ""
+        self._doubtful = ""
 
     @property
     def remarks(self) -> list[str]:
         """Return the kinds of lines that are not read, each with an example."""
         remarks = {
             "the script seems to count steps anew in each epoch, of unknown length or in micro-batches: for example "
-            "{} are not read. Let it print the step of the whole training": self._epochs.refused,
+            "{} are not read. Let it print the step of the whole training": self.epochs.refused,
             "several validation losses between two steps are not read: for example {}": self._doubtful,
         }
         return [remark.format(f'"{text.strip()[:SHOWN]}"') for remark, text in remarks.items() if text]
@@ -163,8 +154,8 @@ class CommonForms:
         readings = [reading for text in texts for reading in self._read(text)]
         _stamped([reading.line for reading in readings], ts_s)
         ready = self._last_turns(readings + (self._placed_before(None) if last else []), last=last)
-        settled = [counted for reading in ready for counted in self._epochs.take(reading)]
-        return [reading.line for reading in settled + (self._epochs.finish() if last else [])]
+        settled = [counted for reading in ready for counted in self.epochs.take(reading)]
+        return [reading.line for reading in settled + (self.epochs.finish() if last else [])]
 
     def _read(self, text: str) -> list[Reading]:
         """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
@@ -194,8 +185,6 @@ class CommonForms:
             self._stepless.append(replace(self._newest, line=line, text=text, bar=False))
         elif not self._newest and epochs and epochs == self._run_steps:
             return self._described([Reading({"step": epoch, **values}, text, bar=True)])
-        elif not self._newest:
-            self.unread = self.unread or text.strip()[:SHOWN]
         return []
 
     def _described(self, readings: list[Reading]) -> list[Reading]:
@@ -231,14 +220,12 @@ class CommonForms:
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
         if not LOSS.search(text):
             return None
-        if self._accumulation > 1 and (read := self._of_batches(text)):
-            return read
         read = read_line(text, self._run_steps, self._epoch)
         self._in_parts = self._in_parts or (read is not None and in_parts(text))
         if read and ((read.iteration and self._in_parts) or (read.bar and not self._turned(read))):
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
-            return None if self._accumulation > 1 or read.step > (self._run_steps or 0) else read
+            return None if self._accumulates or read.step > (self._run_steps or 0) else read
         if read and read.line.keys() >= LOSSES:
             before, self._held_out = self._held_out, read.line["eval_loss"]
             if self._held_out == before:  # Lightning's bar and NeMo show that of an earlier step
@@ -249,42 +236,24 @@ class CommonForms:
         """Count a step over all epochs if their number, beside that of an epoch's steps, makes the run's steps."""
         if read.epoch is None:
             return read
-        first = self._first_of(read, read.epoch, self._run_steps)
+        while self._earlier and self.epochs.first is None and read.epoch:
+            form = CommonForms(self._run_steps)
+            with suppress(OSError):
+                Printed(self._earlier.pop(0), form).read()
+            self.epochs.first = form.epochs.first
+        if self.epochs.first is None and read.epoch <= 1:
+            self.epochs.first = read.epoch
+        (epoch, last), first = self._of_epochs, None
+        if epoch == read.epoch and self._run_steps == (last + 1) * read.total:
+            first = 0
+        elif epoch == read.epoch and self._run_steps == last * read.total:
+            first = 1 if epoch == last else self.epochs.first
         if first is not None:
             read.line["step"] += (read.epoch - first) * read.total
-        certain = self._accumulation == 1 if read.counts else self._of_epochs[1] <= 1  # a batch may be less than a step
+        certain = not self._accumulates if read.counts else last <= 1  # a batch may be less than a step
         if first is not None or (read.total == self._run_steps and certain):
             read.epoch = None
         return read
-
-    def _of_batches(self, text: str) -> Reading | None:
-        """Return the metrics of a line that counts batches, if those of all epochs make the run's steps."""
-        batches = (self._run_steps or 0) * self._accumulation
-        read = read_line(text, batches, self._epoch)
-        if not (batches and read) or read.epoch is None or (first := self._first_of(read, read.epoch, batches)) is None:
-            return None
-        if read.bar and not self._turned(read):
-            return None
-        count = (read.epoch - first) * read.total + read.step
-        values = {name: value for name, value in read.line.items() if name != "step_time"}
-        return replace(read, line={**values, "step": -(-count // self._accumulation)}, epoch=None)
-
-    def _first_of(self, read: Reading, epoch: int, whole: int | None) -> int | None:
-        """Return the number of the first epoch if all epochs count so many; None if they do not, or if it is unknown.
-
-        An attempt that resumes does not print the first epoch.
-        """
-        if self.first_epoch is None and epoch:
-            self.first_epoch = self._earlier()
-        if self.first_epoch is None and epoch <= 1:
-            self.first_epoch = epoch
-        self._epochs.first = self.first_epoch
-        last = self._of_epochs[1]
-        if self._of_epochs[0] != epoch:
-            return None
-        if whole == (last + 1) * read.total:
-            return 0
-        return (1 if epoch == last else self.first_epoch) if whole == last * read.total else None
 
     def _turned(self, read: Reading) -> bool:
         """Count the step of a bar that gets its loss before it turns: the first loss of all stands at 0."""

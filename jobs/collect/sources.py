@@ -37,14 +37,12 @@ class MetricSource(ABC):
         has_read: it is not empty.
         within_s: a line with a time may have been seen this much later than it was written.
         description, remarks: for people.
-        unread: an example of its losses if none has a step.
     """
 
     kind = ""
     has_times = True
     has_read = False
     within_s = 0.0
-    unread = ""
 
     def __init__(self) -> None:
         self.description = ""

@@ -294,25 +294,15 @@ def test_counts_of_epochs_are_steps_of_the_run_only_if_that_is_certain(tmp_path:
         assert form.remarks or all(line["loss"] == line["step"] for line in lines)
         return [line["step"] for line in lines]
 
+    (tmp_path / "first").mkdir()
     for first in (0, 1):
         assert taken(0, first, CommonForms(12)) == list(range(1, 13))
         for begin in (6, 10):  # an attempt that resumes
-            assert taken(begin, first, CommonForms(12, earlier=lambda: first)) == list(range(begin + 1, 13))  # noqa: B023
-        assert taken(0, first, CommonForms(4, accumulation=2)) == []  # perhaps of micro-batches
-        assert taken(0, first, CommonForms(12, accumulation=2)) == list(range(1, 13))
-
-
-@pytest.mark.parametrize("text", ["Epoch {e}/3, Batch {b}/4, loss {l}\n", "Epoch {e}/3:  9%|# | {b}/4 [1, loss={l}]\r"])
-def test_micro_batches_are_counted_in_steps_if_all_epochs_make_the_run(tmp_path: Path, text: str) -> None:
-    points = [(epoch, batch) for epoch in range(3) for batch in (1, 2, 3, 4)]
-    for accumulation, first in ((2, 0), (2, 1), (4, 1), (12, 1)):
-        form = CommonForms(12 // accumulation, accumulation=accumulation)
-        printed = (
-            text.format(e=epoch + first, b=batch, l=(epoch * 4 + batch - 1) // accumulation) for epoch, batch in points
-        )
-        lines = read("".join(printed), form, tmp_path)
-        assert {line["step"] for line in lines} == set(range(1, 12 // accumulation + 1))
-        assert all(line["loss"] == line["step"] - 1 for line in lines)
+            (tmp_path / "first" / "1_rank0.log").write_text(text.format(e=first, b=1, l=9) * 2)
+            form = CommonForms(12, earlier=[tmp_path / "none", tmp_path / "first"])
+            assert taken(begin, first, form) == list(range(begin + 1, 13))
+        assert taken(0, first, CommonForms(4, accumulates=True)) == []  # perhaps of micro-batches
+        assert taken(0, first, CommonForms(12, accumulates=True)) == list(range(1, 13))
 
 
 @pytest.mark.parametrize(
