@@ -23,7 +23,7 @@ from dscampaign.jobs.forward.processes import Forwarders
 from dscampaign.jobs.shared import checkpoint_retention, spool_steps
 from dscampaign.jobs.shared.code_copy import DamagedCopy
 from dscampaign.jobs.shared.job_array import is_closed
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
@@ -69,7 +69,7 @@ class Agent:
     ) -> None:
         self.payload, self.node, self._umask = payload, node, umask | 0o022
         self._starter = Starter(payload, node, self._beat, closed)
-        self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
+        self.paths, self.run_paths = payload.paths, payload.run_paths
         first = node.rank * payload.ranks_per_node
         self.ranks = range(first, first + payload.ranks_per_node)
         self.progress = RankWatch(self.ranks)
@@ -109,7 +109,7 @@ class Agent:
         store = os.environ.get("CAMPAIGN_STORE", self.payload.store) if self.payload.store and not rank else None
         pusher, forwarders = Pusher(self.payload, self.paths.metrics, store), Forwarders(self.paths)
         pusher.start()
-        launcher = Launcher(self.node, self._watch, self.progress, self._umask, agreed.copy, self._starter.tell)
+        launcher = Launcher(self.node, self._watch, self.progress, self._umask, agreed.copy)
         exit_code, ended_by = self._search_and_train(start, launcher, forwarders)
         forwarders.end(exit_code, ended_by)
         if self._folder.is_restored():
@@ -135,7 +135,9 @@ class Agent:
         self._facts.ready()
         try:
             if start.search_from is not None:
-                searched = Search(self.payload, self.node, launcher.launch, launcher.tell).run(start, self._watch.over)
+                searched = Search(self.payload, self.node, launcher.launch, self._starter.tell).run(
+                    start, self._watch.over
+                )
                 if searched.ended_by:
                     return None, searched.ended_by
                 start, self.payload = searched.start, searched.payload

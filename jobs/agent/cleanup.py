@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,6 @@ from dscampaign.files.file_systems import on_local_disk
 from dscampaign.files.ownership import private_folder
 
 _POLL_S: Final = 0.05
-_SHOWN: Final = 200  # characters of a command that are reported
 _CACHES: Final = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "extensions",
@@ -35,19 +33,15 @@ def compile_caches(environ: Mapping[str, str], image: str = "") -> dict[str, str
 
     An image must not load code that another image's compiler and torch have built.
     """
-    missing = {name: below for name, below in _CACHES.items() if not environ.get(name)}
-    folder = _ours(environ, f"-{hashlib.sha256(image.encode()).hexdigest()[:8]}" if image else "")
-    return {name: str(folder / below) for name, below in missing.items()}
-
-
-def _ours(environ: Mapping[str, str], image: str) -> Path:
-    name = f"dscampaign-{os.geteuid()}{image}"
+    suffix = f"-{hashlib.sha256(image.encode()).hexdigest()[:8]}" if image else ""
+    folder = Path.home() / ".cache" / "dscampaign" / f"{socket.gethostname()}{suffix}"
     for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
-        folder = Path(public) / name
-        if not (doubt := private_folder(folder)):
-            return folder
+        local = Path(public, f"dscampaign-{os.geteuid()}{suffix}")
+        if not (doubt := private_folder(local)):
+            folder = local
+            break
         print(f"compiled kernels are not kept there: {doubt}", file=sys.stderr, flush=True)
-    return Path.home() / ".cache" / "dscampaign" / f"{socket.gethostname()}{image}"
+    return {name: str(folder / below) for name, below in _CACHES.items() if not environ.get(name)}
 
 
 def clear_build_locks(folder: Path) -> list[Path]:
@@ -66,51 +60,28 @@ def clear_build_locks(folder: Path) -> list[Path]:
     return left
 
 
-def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
-    """End processes of an attempt that outlived their launcher; return the commands of daemons.
-
-    A daemon has a session of its own; torchrun gives one to each of the ranks, too.
-    """
-    marks = _marks(attempt_dir)
-    ended: dict[int, str] = {}
+def end_left_processes(attempt_dir: Path, grace_s: float) -> None:
+    """End processes of an attempt that outlived their launcher, in sessions of their own."""
     for number in (0, signal.SIGTERM, signal.SIGKILL):  # some are just about to leave
-        left = _with_environment(marks)
-        ended |= {pid: command for pid, command in left.items() if number and _session(pid) not in ranks}
-        for pid in left:
+        for pid in _processes(attempt_dir):
             with suppress(OSError):
                 os.kill(pid, number)
         until_s = time.monotonic() + grace_s
-        while _with_environment(marks) and time.monotonic() < until_s:
+        while _processes(attempt_dir) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
-    return list(ended.values())
 
 
-def is_of(attempt_dir: Path, pid: int) -> bool:
+def is_of(attempt_dir: Path, pid: int | str) -> bool:
     """Return whether a process is of this agent's attempt; in a container, a pid may be another's on the node."""
+    marks = {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
     try:
-        return _marks(attempt_dir) <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        return marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     except OSError:  # it has ended, or is somebody else's
         return False
 
 
-def _marks(attempt_dir: Path) -> AbstractSet[bytes]:
-    return {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
-
-
-def _session(pid: int) -> int:
-    with suppress(OSError):
-        return os.getsid(pid)
-    return 0
-
-
-def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:
-    processes = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended, or is somebody else's
-            if marks <= set((process / "environ").read_bytes().split(b"\0")):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                processes[int(process.name)] = " ".join(words).strip()[:_SHOWN]
-    return processes
+def _processes(attempt_dir: Path) -> list[int]:
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if is_of(attempt_dir, process.name)]
 
 
 def _open_files(process: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import variables
-from dscampaign.jobs.shared.layout import SHARED_MEMORY, AttemptPaths, RunPaths
+from dscampaign.jobs.shared.layout import SHARED_MEMORY, AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 
 PACKAGE: Final = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def wrapped(
     if payload.container is None:
         return list(argv), dict(env)
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
-    places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
+    places = [str(payload.run_paths.root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
     targets = [_parsed(text).target for text in payload.container.get("mounts", ())]
     data = (path for path in _named(payload) if not any(_within(path, target) for target in targets))
     places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *data]

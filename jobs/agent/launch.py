@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dscampaign.files.private_files import open_private
 from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.shared import allocator, placeholders, variables
 from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import signal_group
 
@@ -31,7 +31,6 @@ _OF_A_TASK = re.compile(
 """The place of the agent among Slurm's tasks, which is never that of a rank."""
 
 RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
-_NAMED_COMMANDS = 5
 _BUILDS = "TORCH_EXTENSIONS_DIR"
 
 DEAF_TO_USR2 = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "launcher")
@@ -42,17 +41,8 @@ ignored in the ranks until they ask for it."""
 class Launcher:
     """Launches of an attempt: of its searches and its training; `facts` of the last, as fields of the outcome."""
 
-    def __init__(
-        self,
-        node: Node,
-        watch: Watch,
-        progress: RankWatch,
-        umask: int,
-        copy: CodeCopy | None,
-        tell: Callable[..., None],
-    ) -> None:
-        self._node, self._watch, self._progress, self._umask = node, watch, progress, umask
-        self._copy, self.tell = copy, tell
+    def __init__(self, node: Node, watch: Watch, progress: RankWatch, umask: int, copy: CodeCopy | None) -> None:
+        self._node, self._watch, self._progress, self._umask, self._copy = node, watch, progress, umask, copy
         self.facts: dict[str, Any] = {}
 
     def launch(
@@ -86,10 +76,7 @@ class Launcher:
             )
         ended_by = self._watch.follow(launcher, paths, start, collector)
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
-        if left := cleanup.end_left_processes(paths.dir, TERM_GRACE_S, self._watch.rank_pids()):
-            first = f"{left[0]}{f', and {len(left) - 1} more' if len(left) > 1 else ''}"
-            message = f"the script left processes in sessions of their own, which were ended: {first}"
-            self.tell("left_processes", message=message, commands=left[:_NAMED_COMMANDS])
+        cleanup.end_left_processes(paths.dir, TERM_GRACE_S)
         self._progress.look()
         if ended_by == LINGERS:
             minutes = LINGER_S / 60
@@ -220,7 +207,7 @@ def _workdir(payload: Payload) -> str:
 
 
 def _contract(payload: Payload, paths: AttemptPaths, resume: str) -> dict[str, str]:
-    run = RunPaths(Path(payload.run_dir))
+    run = payload.run_paths
     values: dict[str, object] = {
         "METRICS_FILE": paths.metrics,
         "ATTEMPT_DIR": paths.dir,

@@ -46,14 +46,12 @@ class Node:
 
     def address(self, nodes: int) -> str:
         """Return an address under which the job's other nodes reach this node."""
-        if nodes == 1:
-            return "127.0.0.1"
-        return self.reachable_address() or socket.gethostname()
+        return "127.0.0.1" if nodes == 1 else self.reachable_address() or socket.gethostname()
 
     def reachable_address(self) -> str | None:
         """Return an address of this node that is not only its own; None if there is none."""
         candidates = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
-        return next(filter(_is_reachable, candidates), None) or _outgoing_address()
+        return next(filter(_is_reachable, candidates), None)
 
 
 def _addresses(name: str) -> list[str]:
@@ -70,16 +68,6 @@ def _is_reachable(address: str) -> bool:
         parsed = ip_address(address)
         return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
     return False  # of one interface only, as `fe80::1%eth0`
-
-
-def _outgoing_address() -> str | None:
-    """Return the address from which this node would send to far away; no packet is sent."""
-    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # only in documentation
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))
-            if _is_reachable(own := str(probe.getsockname()[0])):
-                return own
-    return None
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def found_before(payload: Payload) -> tuple[int, int] | None:
 def prepare(payload: Payload, size: int, too_big: int | None = None) -> None:
     """Write, on node 0, the configurations of a search from this size on, before any node begins it."""
     paths = _round(payload, size)
-    make_below(Path(payload.attempt_dir), paths.dir)
+    make_below(payload.paths.dir, paths.dir)
     payload.searching(size, SEARCH_S, too_big).write_configs(paths)
 
 
@@ -59,7 +59,7 @@ class Search:
 
     def __init__(self, payload: Payload, node: Node, launch: Launch, tell: Callable[..., None]) -> None:
         self._payload, self._node, self._launch, self._tell = payload, node, launch, tell
-        self._paths = AttemptPaths(Path(payload.attempt_dir))
+        self._paths = payload.paths
         self._too_big: int | None = None
 
     def run(self, start: Start, over: Callable[[], str]) -> Searched:
@@ -102,7 +102,10 @@ class Search:
         lines = events(paths.metrics, "trial")
         records = [read_json(paths.did_not_fit(rank)) or {} for rank in range(self._payload.world_size)]
         failed = [record.get("micro_batch") for record in records]
-        trials = list(_trials(lines))
+        trials = []
+        for line in lines:
+            with suppress(ValueError):
+                trials.append(decode(SizeTrial, line))
         too_big = min((each for each in failed if type(each) is int), default=None)
         self._too_big = too_big or self._too_big
         if not trials and too_big and (smaller := smaller_size(share, size)):
@@ -111,7 +114,12 @@ class Search:
         chosen = best_size(trials) or size
         tried = [trial.micro_batch for trial in trials]
         if trials and (went_well or too_big):
-            self._keep(chosen, tried)
+            path, text = _shared(self._payload), {"micro_batch": chosen, "run": self._payload.run, "tried": tried}
+            try:
+                make_below(path.parents[1], path.parent)
+                create_exclusively(path, json.dumps(text))
+            except OSError as error:
+                print(f"the result is not kept for other runs: {error}", file=sys.stderr, flush=True)
         of_a_like_run = found_before(self._payload) if trials else None
         micro_batch, accumulation = of_a_like_run or (chosen, share // chosen)
         seconds = round(seconds, 1)
@@ -123,15 +131,6 @@ class Search:
             self._tell("micro_batch_trial", micro_batch=trial.micro_batch, step_s=trial.step_s, **place, **sizes)
         return replace(start, search_from=None, port=free_port(), micro_batch=micro_batch, accumulation=accumulation)
 
-    def _keep(self, chosen: int, tried: Sequence[int]) -> None:
-        path = _shared(self._payload)
-        try:
-            make_below(path.parents[1], path.parent)
-            text = json.dumps({"micro_batch": chosen, "run": self._payload.run, "tried": tried})
-            create_exclusively(path, text)
-        except OSError as error:
-            print(f"the result is not kept for other runs: {error}", file=sys.stderr, flush=True)
-
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
         while not (reason := over()):
             now = Start.read(self._paths.started)
@@ -142,18 +141,11 @@ class Search:
 
 
 def _shared(payload: Payload) -> Path:
-    root, campaign = Path(payload.run_dir).parents[2], Path(payload.run_dir).parents[1].name
-    return CampaignPaths(root, campaign).found_micro_batch(payload.search)
+    return CampaignPaths(payload.run_paths.root, payload.campaign).found_micro_batch(payload.search)
 
 
 def _round(payload: Payload, size: int) -> AttemptPaths:
-    return AttemptPaths(AttemptPaths(Path(payload.attempt_dir)).search / f"from-{size}")
-
-
-def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[SizeTrial]:
-    for line in lines:
-        with suppress(ValueError):
-            yield decode(SizeTrial, line)
+    return AttemptPaths(payload.paths.search / f"from-{size}")
 
 
 def _in_words(result: dict[str, Any]) -> str:

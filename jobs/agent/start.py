@@ -18,7 +18,6 @@ from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
 from dscampaign.jobs.shared.job_array import read_payload
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 
 from . import script_checkpoints
@@ -43,7 +42,7 @@ class Starter:
 
     def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:
         self._payload, self._node, self._beat, self._closed = payload, node, beat, closed
-        self._paths, self._run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
+        self._paths, self._run_paths = payload.paths, payload.run_paths
 
     def begin(self, timeout_s: float) -> Begun | None:
         """Claim this node's part and agree with the other nodes; return None if another job runs the attempt.
@@ -85,7 +84,7 @@ class Starter:
         """Take a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
         mine = asdict(Identity.of(self._payload))
         claim = {"job_id": self._node.job_id, "host": self._node.name, "ts": time.time(), **mine}
-        if not self._superseded() and create_exclusively(path, json.dumps(claim)):
+        if not superseded(self._payload) and create_exclusively(path, json.dumps(claim)):
             return True
         holder = (read_json(self._paths.claim) or {}).get("job_id", "a newer attempt")
         if holder == self._node.job_id and self._node.restarts:
@@ -100,10 +99,7 @@ class Starter:
         if self._node.restarts and self._paths.restarted.exists():
             return True
         claim = read_json(self._paths.claim)
-        return self._superseded() or (claim is not None and claim.get("job_id") != self._node.job_id)
-
-    def _superseded(self) -> bool:
-        return superseded(self._run_paths, self._payload.generation)
+        return superseded(self._payload) or (claim is not None and claim.get("job_id") != self._node.job_id)
 
     def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
         """Begin with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
@@ -120,8 +116,13 @@ class Starter:
                 self.tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
         sizes = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
         self._resize(sizes.get("micro_batch"), sizes.get("accumulation"))
-        searches = self._searches()
+        searches = bool(self._payload.search)
+        if searches and (found := found_before(self._payload)):
+            self._resize(*found)
+            self.tell("micro_batch_known", reason=f"micro-batch {found[0]}, as found by a run like this one")
+            searches = False
         payload = self._payload
+        searches = searches and payload.share != 1
         payload.write_configs(self._paths)
         if payload.python == os.environ.get(SETUP_PYTHON):
             self.tell("python", message=f"runs {payload.python}, which `setup` chose")
@@ -144,15 +145,6 @@ class Starter:
             prepare(payload, start.search_from)
         start.write(self._paths.started)
         return start
-
-    def _searches(self) -> bool:
-        if not self._payload.search:
-            return False
-        sizes = found_before(self._payload)
-        if sizes:
-            self._resize(*sizes)
-            self.tell("micro_batch_known", reason=f"micro-batch {sizes[0]}, as found by a run like this one")
-        return sizes is None and self._payload.share != 1
 
     def _checkpoint(self) -> tuple[str, int | None]:
         """Return the checkpoint to resume from, "" for none, and its step, None if only the script knows."""
@@ -208,16 +200,17 @@ def trusted_payload(path: Path, index: int, root: Path) -> Payload:
     Raises Distrusted: another user can; OSError: it is not there; ValueError: it is no payload of this version.
     """
     payload = read_payload(open_trusted(path, root), path, index)
-    run, folder = RunPaths(Path(payload.run_dir)), Path(payload.attempt_dir)
-    if doubt := distrust(run.dir.parent, run.root):
+    runs, folder = payload.run_paths.dir.parent, payload.paths.dir
+    if doubt := distrust(runs, payload.run_paths.root):
         raise doubt
-    make_below(run.dir.parent, folder)
-    if doubt := distrust(folder, run.root):
+    make_below(runs, folder)
+    if doubt := distrust(folder, payload.run_paths.root):
         raise doubt
     return payload
 
 
-def superseded(run: RunPaths, generation: int) -> bool:
+def superseded(payload: Payload) -> bool:
     """Return whether the run has a newer attempt; a file of another user does not count."""
-    current = None if planted(run.current) else read_json(run.current)
-    return current is not None and current["generation"] > generation
+    path = payload.run_paths.current
+    current = None if planted(path) else read_json(path)
+    return current is not None and current["generation"] > payload.generation

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 from dscampaign.files.atomic_files import read_json, write_atomically
 from dscampaign.files.ownership import planted
 from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.guard import start_time
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import terminate_group
 
@@ -58,8 +57,7 @@ class Watch:
     ) -> None:
         self._payload, self._node, self._folder, self._progress, self._beat = payload, node, folder, progress, beat
         self._closed = closed
-        self._paths = self._running = AttemptPaths(Path(payload.attempt_dir))
-        self._run_paths = RunPaths(Path(payload.run_dir))
+        self._paths = self._running = payload.paths
         self.stop_asked = self._term_asked = False
         self.ending_s: float | None = None
         self.gone_s: dict[int, float] = {}
@@ -91,18 +89,17 @@ class Watch:
 
     def over(self) -> str:
         """Return why the attempt is over for all nodes; "" if it is not."""
-        if self._term_asked or self._is_closed():
-            return "signal"
-        if superseded(self._run_paths, self._payload.generation):
+        with contextlib.suppress(OSError):  # unknown while the shared folder is away
+            if self._term_asked or (self._closed is not None and self._closed()):
+                return "signal"
+        if superseded(self._payload):
             return "superseded"
         if self._lasting(RESTORED, self._folder.is_restored(), PEER_GRACE_S):
             return RESTORED
-        return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
-
-    def _is_closed(self) -> bool:
-        with contextlib.suppress(OSError):  # unknown while the shared folder is away
-            return self._closed is not None and self._closed()
-        return False
+        others = (n for n in range(self._payload.nodes) if n != self._node.rank)
+        outcomes = (read_json(self._paths.outcome(n)) for n in others)
+        failed = any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
+        return "peer" if self._lasting("peer", failed, PEER_GRACE_S) else ""
 
     def first_pid(self) -> int | None:
         """Return the process of the first rank, None while it is not known."""
@@ -130,15 +127,6 @@ class Watch:
             self._since_s.pop(reason, None)
             return False
         return time.monotonic() - self._since_s.setdefault(reason, time.monotonic()) >= grace_s
-
-    def _peer_failed(self) -> bool:
-        others = (n for n in range(self._payload.nodes) if n != self._node.rank)
-        outcomes = (read_json(self._paths.outcome(n)) for n in others)
-        return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
-
-    def rank_pids(self) -> set[int]:
-        """Return the processes of this launch's ranks, as far as they are known."""
-        return {record.pid for record in self._rank_records().values() if record and record.pid}
 
     def _rank_records(self) -> _Records:
         first = self._node.rank * self._payload.ranks_per_node

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.files.private_files import open_private, open_regular
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .formats import LOSSES, MAX_STEP, Line
@@ -44,8 +44,7 @@ class Collector:
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
         self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
-        run = RunPaths(Path(payload.run_dir))
-        earlier = [run.attempt(generation).logs for generation in range(1, payload.generation)]
+        earlier = [payload.run_paths.attempt(generation).logs for generation in range(1, payload.generation)]
         form = CommonForms(payload.target_step, accumulates=(payload.accumulation or 1) > 1, earlier=earlier)
         self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.files.atomic_files import load_json
-from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .event_files import EventFile, Scalar
@@ -155,7 +154,7 @@ class Places:
     def __init__(self, payload: Payload, since_s: float) -> None:
         self._own = [Path(payload.run_dir), *_named(payload)]
         self._workdir = Path(payload.workdir) if payload.workdir else None
-        self._campaigns = RunPaths(Path(payload.run_dir)).root
+        self._campaigns = payload.run_paths.root
         self._since_s = since_s - CLOCKS_DIFFER_S
 
     def event_files(self, pid: int | None) -> Iterator[Path]:

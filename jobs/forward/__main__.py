@@ -6,6 +6,7 @@ of an attempt that has ended.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from dscampaign.files.atomic_files import alone, read_json
 from dscampaign.files.ownership import Distrusted, trusted_bytes
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
+from dscampaign.jobs.shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .loop import Forwarding
@@ -45,9 +46,9 @@ def main(argv: list[str]) -> int:
         over.set()
     else:
         threading.Thread(target=_wait, args=(over, how), daemon=True).start()
-    payload = Payload.parse(content, paths.forward_payload)
-    state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
-    make_below(Path(payload.run_dir), state.parent, closed=True)
+    payload = Payload.of(json.loads(content), paths.forward_payload)
+    state = payload.run_paths.forward_state(payload.config_hash, tool)
+    make_below(payload.run_paths.dir, state.parent, closed=True)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
         Forwarding(payload, tool).run(over, lambda: how[-1])
     return 0

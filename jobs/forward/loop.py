@@ -8,14 +8,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 
 from dscampaign.db.ingest.lines import MetricBatch, parse
 from dscampaign.db.ingest.reader import read_on
 from dscampaign.files.atomic_files import load_json, read_json, write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.documents import decode
-from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .tool import State, Steps, Tool, make_tool, tell, tell_unfinished
@@ -29,21 +27,18 @@ class Forwarding:
     """The part of a tool in an attempt; lines that earlier attempts left come first."""
 
     def __init__(self, payload: Payload, tool: str) -> None:
-        self._payload, self._name = payload, tool
-        self._run_paths = RunPaths(Path(payload.run_dir))
-        self._paths = self._run_paths.attempt(payload.generation)
-        self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
+        self._payload, self._name, self._paths = payload, tool, payload.paths
+        self._state_file = payload.run_paths.forward_state(payload.config_hash, tool)
         self._state: State | None = None
         self._tool: Tool | None = None
-        self._trouble, self._failures = "", 0
         self._resumes = False
 
     def run(self, over: threading.Event, how: Callable[[], str]) -> None:
         """Forward lines until the attempt is over."""
-        last = False
+        last, trouble, failures = False, "", 0
         while not last:
-            last = over.is_set()
-            current = read_json(self._run_paths.current)
+            last, before, trouble = over.is_set(), trouble, ""
+            current = read_json(self._payload.run_paths.current)
             if current is not None and current["generation"] > self._payload.generation:
                 return  # a newer attempt goes on with the run
             try:
@@ -56,30 +51,40 @@ class Forwarding:
                 self._tell("failed", f"{self._name} gets no metrics: {exc}{hint}")
                 return
             except Exception as exc:  # noqa: BLE001 - a tool may raise anything, and nobody else is to suffer from it
-                self._failed(exc)
-            else:
-                if self._trouble:
-                    self._tell("recovered", f"{self._name} takes the metrics again")
-                self._failures, self._trouble = 0, ""
+                self._tool, trouble = None, f"{type(exc).__name__}: {exc}".partition("\n")[0]
+            if trouble and trouble != before:
+                self._tell("failed", f"{self._name} does not take the metrics, they wait in the spool: {trouble}")
+            elif before and not trouble:
+                self._tell("recovered", f"{self._name} takes the metrics again")
+            failures = failures + 1 if trouble else 0
             if not last:
-                rest_s = min(POLL_S * 2 ** min(self._failures, 9), MAX_WAIT_S)
+                rest_s = min(POLL_S * 2 ** min(failures, 9), MAX_WAIT_S)
                 over.wait(rest_s * random.uniform(0.8, 1.2))  # many runs share a server and a file system
-        if self._trouble:
+        if trouble:
             tell_unfinished(self._paths, self._name, "it has not taken all lines")
 
     def _pass_on(self) -> None:
         if self._state is None:
-            self._state = _state(self._state_file)
+            with suppress(ValueError):  # it is damaged; an OSError is raised, lest a second run be made
+                self._state = decode(State, load_json(self._state_file) or {})
+            self._state = self._state or State()
             self._resumes = bool(self._state.offsets) and self._payload.generation not in self._state.offsets
             self._state.offsets.setdefault(self._payload.generation, 0)
         if self._tool is None:
             self._tool = self._open(self._state)
         for generation in sorted(self._state.offsets):
-            while (batch := self._read(generation, self._state.offsets[generation])).length:
+            spool = self._payload.run_paths.attempt(generation).metrics
+            while stretch := read_on(spool, self._state.offsets[generation], CHUNK_BYTES):
+                begin = self._state.offsets[generation] + stretch.skipped
+                batch = MetricBatch(length=len(stretch.chunk)) if stretch.endless else parse(stretch.chunk, begin)
+                if not stretch.skipped + batch.length:
+                    break
                 if self._resumes and batch.steps and generation == self._payload.generation:
                     self._tool.resume(min(batch.steps))
                     self._resumes = False
-                self._send(self._tool, self._state, generation, batch)
+                self._send(self._tool, self._state, batch.steps)
+                self._state.offsets[generation] = begin + batch.length
+                self._save(self._state)
 
     def _open(self, state: State) -> Tool:
         """Begin the run in the tool, or go on with it; its id is saved before anything is sent."""
@@ -94,49 +99,25 @@ class Forwarding:
             self._tell("failed", f"{self._name}: {opened.trouble}")
         return tool
 
-    def _read(self, generation: int, offset: int) -> MetricBatch:
-        stretch = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
-        if stretch is None:
-            return MetricBatch()
-        chunk = stretch.chunk
-        batch = MetricBatch(length=len(chunk)) if stretch.endless else parse(chunk, offset + stretch.skipped)
-        batch.length += stretch.skipped
-        return batch
-
-    def _send(self, tool: Tool, state: State, generation: int, batch: MetricBatch) -> None:
-        if steps := _new(batch.steps, state.marks) if tool.keeps_first else batch.steps:
-            tool.send(steps)
-        for step, values in batch.steps.items():
+    def _send(self, tool: Tool, state: State, steps: Steps) -> None:
+        new = steps
+        if tool.keeps_first:
+            own = {
+                step: {
+                    name: value for name, value in values.items() if name == "ts" or step > state.marks.get(name, -1)
+                }
+                for step, values in steps.items()
+            }
+            new = {step: values for step, values in own.items() if values.keys() - {"ts"}}
+        if new:
+            tool.send(new)
+        for step, values in steps.items():
             for name in values:
                 state.marks[name] = max(step, state.marks.get(name, -1))
-        state.offsets[generation] += batch.length
-        self._save(state)
 
     def _save(self, state: State) -> None:
-        make_below(self._run_paths.dir, self._state_file.parent, closed=True)
+        make_below(self._payload.run_paths.dir, self._state_file.parent, closed=True)
         write_atomically(self._state_file, json.dumps(asdict(state)))
-
-    def _failed(self, exc: Exception) -> None:
-        self._failures += 1
-        trouble = f"{type(exc).__name__}: {exc}".partition("\n")[0]
-        if trouble != self._trouble:
-            self._tell("failed", f"{self._name} does not take the metrics, they wait in the spool: {trouble}")
-        self._trouble, self._tool = trouble, None
 
     def _tell(self, event: str, message: str, **data: object) -> None:
         tell(self._paths, event, self._name, message, **data)
-
-
-def _state(path: Path) -> State:
-    """Return the tool's part of the run, nothing if the file is damaged. Raises OSError, lest a second run be made."""
-    with suppress(ValueError):
-        return decode(State, load_json(path) or {})
-    return State()
-
-
-def _new(steps: Steps, marks: dict[str, int]) -> Steps:
-    new = {
-        step: {name: value for name, value in values.items() if name == "ts" or step > marks.get(name, -1)}
-        for step, values in steps.items()
-    }
-    return {step: values for step, values in new.items() if values.keys() - {"ts"}}

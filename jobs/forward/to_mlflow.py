@@ -1,14 +1,12 @@
-"""A run in MLflow: one MLflow run for all attempts, found again by its id or by a tag."""
+"""A run in MLflow: one MLflow run for all attempts, found again by its id."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import posixpath
 import re
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -23,17 +21,14 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from dscampaign.files.atomic_files import alone
-from dscampaign.jobs.shared.payload import Payload
 
 from .processes import FINISHED
-from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
+from .tool import Opened, Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
 
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
 _LONGEST = 500
-_HASH_DIGITS = 6
 _SQLITE = "sqlite:///"
-_KEY = "dscampaign.key"
 _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
 
 
@@ -42,11 +37,8 @@ class ToMlflow(Tool):
 
     keeps_first = True  # it keeps every value that it is sent
 
-    def __init__(self, payload: Payload, state: State) -> None:
-        super().__init__(payload, state)
-        self._options = payload.forward["mlflow"]
-        self._client: Any = None
-        self._run_id = state.run_id
+    _client: Any
+    _run_id: str
 
     def open(self) -> Opened:
         """Find the run or make one, and describe it."""
@@ -57,16 +49,31 @@ class ToMlflow(Tool):
         # Without the lock, runs that begin together would make the tables of a new SQLite file at the same time.
         with alone(Path(f"{uri.removeprefix(_SQLITE)}.lock")) if uri.startswith(_SQLITE) else nullcontext():
             self._client = MlflowClient(tracking_uri=uri)
-            experiment = self._experiment()
-        self._run_id = self._run_id or self._find(experiment) or self._make(experiment)
+            name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
+            known = self._client.get_experiment_by_name(name)
+            experiment = known.experiment_id if known else self._client.create_experiment(name)
+        tags = {"campaign": self._payload.campaign, "run": self._payload.run}
+        self._run_id = (
+            self._state.run_id or self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id
+        )
         self._client.update_run(self._run_id, status="RUNNING")
-        self._describe()
+        texts = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
+        logged = self._client.get_run(self._run_id).data.params
+        params = (Param(name, value) for name, value in texts.items() if name not in logged)
+        while some := list(islice(params, PARAMS_A_REQUEST)):
+            self._client.log_batch(self._run_id, params=some)
+        sizes = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
+        self._client.log_batch(self._run_id, tags=sizes)
         web = f"/#/experiments/{experiment}/runs/{self._run_id}" if uri.startswith("http") else ""
         return Opened(self._run_id, without_password(uri).rstrip("/") + web)
 
     def send(self, steps: Steps) -> None:
         """Log the values, as many in a request as the server takes."""
-        metrics = self._metrics(steps)
+        metrics = (
+            Metric(_named(name), value, int(values.get("ts", time.time()) * 1000), step)
+            for step, values in steps.items()
+            for name, value in metrics_of(values).items()
+        )
         while some := list(islice(metrics, METRICS_A_REQUEST)):
             self._client.log_batch(self._run_id, metrics=some)
 
@@ -74,45 +81,10 @@ class ToMlflow(Tool):
         """Record how the attempt ended; a later attempt sets the run back to running."""
         self._client.set_terminated(self._run_id, _ENDED.get(how, "FAILED"))
 
-    def _metrics(self, steps: Steps) -> Iterator[Metric]:
-        for step, values in steps.items():
-            stamp_ms = int(values.get("ts", time.time()) * 1000)
-            for name, value in metrics_of(values).items():
-                yield Metric(_named(name), value, stamp_ms, step)
-
-    def _experiment(self) -> str:
-        name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
-        if experiment := self._client.get_experiment_by_name(name):
-            return str(experiment.experiment_id)
-        try:
-            return str(self._client.create_experiment(name))
-        except MlflowException:  # another run was faster
-            if experiment := self._client.get_experiment_by_name(name):
-                return str(experiment.experiment_id)
-            raise
-
-    def _find(self, experiment: str) -> str:
-        runs = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{self._state.key}'", max_results=1)
-        return str(runs[0].info.run_id) if runs else ""
-
-    def _make(self, experiment: str) -> str:
-        tags = {_KEY: self._state.key, "campaign": self._payload.campaign, "run": self._payload.run}
-        return str(self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id)
-
-    def _describe(self) -> None:
-        texts = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
-        logged = self._client.get_run(self._run_id).data.params
-        params = (Param(name, value) for name, value in texts.items() if name not in logged)
-        while some := list(islice(params, PARAMS_A_REQUEST)):
-            self._client.log_batch(self._run_id, params=some)
-        tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
-        self._client.log_batch(self._run_id, tags=tags)
-
 
 def _named(name: str) -> str:
-    """Return a name that MLflow takes; a hash keeps names apart that differ only in characters that it refuses."""
-    allowed = posixpath.normpath("/" + re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)).lstrip("/")
-    return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+    """Return a name that MLflow takes."""
+    return posixpath.normpath("/" + re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)).lstrip("/")
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from dscampaign.files.private_files import make_below, make_private
-from dscampaign.jobs.shared.layout import RunPaths
-from dscampaign.jobs.shared.payload import Payload
 
-from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
+from .tool import Opened, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6
 
@@ -27,23 +24,27 @@ class ToTensorBoard(Tool):
 
     keeps_first = False  # TensorBoard drops the steps that a restart makes anew
 
-    def __init__(self, payload: Payload, state: State) -> None:
-        super().__init__(payload, state)
-        self._writer: Any = None
-        self._sizes_sent = False
+    _writer: Any
+    _sizes_sent = False
 
     def open(self) -> Opened:
         """Begin a file in the run's folder."""
-        folder = self._state.where or str(self._new_folder())
-        if Path(folder).is_relative_to(self._campaign):
-            make_below(self._campaign, Path(folder), closed=True)
+        campaign, run, given = self._payload.run_paths.dir.parents[1], self._payload.run, self._options.get("dir")
+        logs = Path(given).expanduser() / self._payload.campaign if given else campaign / "tensorboard"
+        if any((logs / run).glob("events.out.tfevents.*")):  # another experiment had the run's name before
+            run += f"-{self._payload.config_hash[:HASH_DIGITS]}"
+        folder = Path(self._state.where or logs / run)
+        if folder.is_relative_to(campaign):
+            make_below(campaign, folder, closed=True)
         else:
-            make_private(Path(folder))
-        self._writer = EventFileWriter(folder)
+            make_private(folder)
+        self._writer = EventFileWriter(str(folder))
         if not self._state.where:
-            settings = flat(settings_of(self._payload))
-            self._write(summary=hparams.hparams_pb({name: _plain(value) for name, value in settings.items()}))
-        return Opened(Path(folder).name, folder)
+            plain = (bool, int, float, str)
+            settings = flat(settings_of(self._payload)).items()
+            texts = {name: value if isinstance(value, plain) else json.dumps(value) for name, value in settings}
+            self._write(summary=hparams.hparams_pb(texts))
+        return Opened(folder.name, str(folder))
 
     def resume(self, step: int) -> None:
         """Mark steps from here on as made anew: TensorBoard drops those of the attempt before."""
@@ -53,11 +54,10 @@ class ToTensorBoard(Tool):
         """Write each step, before the first step the sizes of this attempt."""
         if not self._sizes_sent:
             sizes = {f"attempt/{name}": value for name, value in sizes_of(self._payload).items()}
-            self._write(step=min(steps), summary=Summary(value=[*_scalars(sizes)]))
+            self._write(step=min(steps), summary=_summary(sizes))
             self._sizes_sent = True
         for step, values in steps.items():
-            summary = Summary(value=[*_scalars(metrics_of(values))])
-            self._write(step=step, wall_time=values.get("ts"), summary=summary)
+            self._write(step=step, wall_time=values.get("ts"), summary=_summary(metrics_of(values)))
         self._writer.flush()
 
     def close(self, how: str) -> None:  # noqa: ARG002 - the protocol's
@@ -67,21 +67,6 @@ class ToTensorBoard(Tool):
     def _write(self, *, wall_time: float | None = None, **event: Any) -> None:
         self._writer.add_event(Event(wall_time=time.time() if wall_time is None else wall_time, **event))
 
-    @property
-    def _campaign(self) -> Path:
-        return RunPaths(Path(self._payload.run_dir)).dir.parents[1]
 
-    def _new_folder(self) -> Path:
-        """Return a folder of this experiment's own, also if another experiment had the run's name before."""
-        run, folder = self._payload.run, self._payload.forward["tensorboard"].get("dir")
-        logs = Path(folder).expanduser() / self._payload.campaign if folder else self._campaign / "tensorboard"
-        exists = any((logs / run).glob("events.out.tfevents.*"))
-        return logs / (f"{run}-{self._payload.config_hash[:HASH_DIGITS]}" if exists else run)
-
-
-def _scalars(values: dict[str, float]) -> Iterator[Any]:
-    return (Summary.Value(tag=name, simple_value=value) for name, value in values.items())
-
-
-def _plain(value: Any) -> bool | float | str:
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+def _summary(values: dict[str, float]) -> Any:
+    return Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])

@@ -9,11 +9,9 @@ from typing import Any
 import wandb
 
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.layout import RunPaths
-from dscampaign.jobs.shared.payload import Payload
 
 from .processes import FINISHED
-from .tool import Opened, State, Steps, Tool, metrics_of, settings_of, sizes_of
+from .tool import Opened, Steps, Tool, metrics_of, settings_of, sizes_of
 
 INIT_TIMEOUT_S = 30.0  # for a server that does not answer, before the attempt is kept offline
 _TAG_LENGTH = 64
@@ -24,10 +22,7 @@ class ToWandb(Tool):
 
     keeps_first = True  # its steps only ever rise
 
-    def __init__(self, payload: Payload, state: State) -> None:
-        super().__init__(payload, state)
-        self._options = payload.forward["wandb"]
-        self._run: Any = None
+    _run: Any
 
     def open(self) -> Opened:
         """Resume the run; if the server does not take it, keep it in files, for `wandb sync`."""
@@ -52,9 +47,8 @@ class ToWandb(Tool):
 
     def close(self, how: str) -> None:
         """Wait until W&B has everything: offline its own process still writes after ``finish``."""
-        code = 0 if how == FINISHED else 1
-        self._run.finish(exit_code=code)
-        wandb.teardown(code)
+        self._run.finish(exit_code=int(how != FINISHED))
+        wandb.teardown()
 
     @property
     def _folder(self) -> str:
@@ -69,7 +63,7 @@ class ToWandb(Tool):
             "x_disable_stats": True,  # of this process, which computes nothing
         }
         if "WANDB_DIR" not in os.environ:
-            root = RunPaths(Path(self._payload.run_dir)).forward
+            root = self._payload.run_paths.forward
             make_below(root.parent, root, closed=True)
             settings["root_dir"] = str(root)
         if "WANDB_INIT_TIMEOUT" not in os.environ:

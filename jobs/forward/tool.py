@@ -53,8 +53,8 @@ class Tool(ABC):
 
     keeps_first: ClassVar[bool]
 
-    def __init__(self, payload: Payload, state: State) -> None:
-        self._payload, self._state = payload, state
+    def __init__(self, payload: Payload, state: State, options: Mapping[str, Any]) -> None:
+        self._payload, self._state, self._options = payload, state, options
 
     @abstractmethod
     def open(self) -> Opened:
@@ -78,8 +78,8 @@ _TOOLS: Final = {"wandb": "ToWandb", "tensorboard": "ToTensorBoard", "mlflow": "
 
 def make_tool(name: str, payload: Payload, state: State) -> Tool:
     """Return a tool. Only its own module is imported: raises ImportError if its package is not installed here."""
-    tool: Tool = getattr(import_module(f".to_{name}", __package__), _TOOLS[name])(payload, state)
-    return tool
+    kind: type[Tool] = getattr(import_module(f".to_{name}", __package__), _TOOLS[name])
+    return kind(payload, state, payload.forward[name])
 
 
 def metrics_of(values: Mapping[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Self
 from dscampaign.files.atomic_files import write_atomically
 
 from .documents import EXACT, Document, decode
-from .layout import AttemptPaths
+from .layout import AttemptPaths, RunPaths
 from .micro_batch_search import SEARCH_PASSES
 from .state_layout import arrangement, ranks_per_sample
 
@@ -85,6 +85,16 @@ class Payload(Document):
     job_token: str = ""  # the array of that job, which ran already when the attempt was submitted; "" for its own
 
     @property
+    def paths(self) -> AttemptPaths:
+        """Return the paths of the attempt."""
+        return AttemptPaths(Path(self.attempt_dir))
+
+    @property
+    def run_paths(self) -> RunPaths:
+        """Return the paths of its run."""
+        return RunPaths(Path(self.run_dir))
+
+    @property
     def world_size(self) -> int:
         """Return the data-parallel ranks over all nodes."""
         return self.nodes * self.ranks_per_node
@@ -148,15 +158,6 @@ class Payload(Document):
     def arrangement(self) -> str | None:
         """Return the layout of the built-in trainer's checkpoints; None for a script of the user's own."""
         return arrangement(self.train) if self.train else None
-
-    @classmethod
-    def parse(cls, content: bytes, path: Path) -> Payload:
-        """Return the payload in the file at `path`. Raises ValueError if it is not of this version."""
-        try:
-            raw = json.loads(content)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        return cls.of(raw, path)
 
     @classmethod
     def of(cls, raw: object, path: Path) -> Payload:

@@ -50,7 +50,7 @@ class FakeAgent(Agent):
     @property
     def superseded(self) -> bool:
         """Whether a newer generation may write, as the agent looks for it."""
-        return superseded(self.run_paths, self.payload.generation)
+        return superseded(self.payload)
 
     def begin(self) -> bool:
         """Claims the attempt, or joins the node that has; False if it is another job's."""

@@ -221,7 +221,6 @@ def test_a_step_for_pyxis_hands_on_signals_limits_and_exit_codes(
     assert [attempt.failure_class for attempt in seen.attempts["KIND-grows"]] == ["oom", "completed"]
     assert len(seen.attempts["KIND-waits"]) == 2
     assert seen.steps("KIND-waits") == [1, 2, 3, 4]
-    assert not any(event.kind == "left_processes" for event in seen.events())
     assert log.read_text().count("--container-image=registry.example.org#train:1") == 4
     inside = json.loads((tmp_path / "waits.json").read_text())
     assert (inside["SLURM_PROCID"], inside["OF_HOST"], inside["LD_LIBRARY_PATH"]) == ("1", "host", None)

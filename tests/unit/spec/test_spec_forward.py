@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,5 +93,5 @@ def test_the_agents_are_told_the_tools_and_the_parameters(folder: Path, tmp_path
     payloads = attempts.Payloads(CampaignPaths(tmp_path, "sweep"), store=None)
     told = payloads.of(stored, run.config, "/runs/a/g0001", generation=1, micro_batch=None, token="t", attempt_id=1)
     told.write(tmp_path / "payload.json")
-    found = Payload.parse((tmp_path / "payload.json").read_bytes(), tmp_path / "payload.json")
+    found = Payload.of(json.loads((tmp_path / "payload.json").read_bytes()), tmp_path / "payload.json")
     assert (found.forward, found.params) == ({"tensorboard": {"dir": "/logs"}}, {"lr": 0.1})
