@@ -171,7 +171,10 @@ def gather_lines(
 
     Each log may take an equal share of the time that is left of ``GATHER_S``; then the rest is skipped up to its end.
     """
-    patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
+    texts, patterns, until_s = tuple(user_patterns), list[UserPattern](), time.monotonic() + GATHER_S
+    for pattern in texts:
+        with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
+            patterns.append(UserPattern(pattern, PATTERNS_S / len(texts)))
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
     logs.append(paths.launcher_log(node_rank))
     lines: list[LogLine] = []
@@ -179,9 +182,9 @@ def gather_lines(
         now_s = time.monotonic()
         with contextlib.suppress(OSError):
             lines += pick(log.name, _lines(log, now_s + (until_s - now_s) / left), patterns)
-    for pattern in patterns:
-        if pattern.given_up:
-            print(f"retry.rules: {pattern.pattern} takes too long and was given up", file=sys.stderr, flush=True)
+    for slow in patterns:
+        if slow.given_up:
+            print(f"retry.rules: {slow.pattern} takes too long and was given up", file=sys.stderr, flush=True)
     return tuple(lines)
 
 
@@ -256,14 +259,6 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
         else:
             return
     yield from tail(log)[1:]  # the first is torn
-
-
-def _compile(patterns: Iterable[str]) -> list[UserPattern]:
-    texts, compiled = tuple(patterns), []
-    for pattern in texts:
-        with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
-            compiled.append(UserPattern(pattern, PATTERNS_S / len(texts)))
-    return compiled
 
 
 def _line(name: str, number: int, text: str) -> LogLine:

@@ -122,7 +122,10 @@ class RankWatch:
         """Read changed records. Call it often: each call sees at most one step of a rank."""
         if self._folder is None:
             return
-        self._forget_pause()
+        now_s = time.monotonic()
+        if (gap_s := now_s - self._looked_s) > PAUSE_S:
+            self._changed_s += gap_s
+        self._looked_s = now_s
         for rank in self._ranks:
             with contextlib.suppress(OSError):
                 with open_regular(self._folder / f"rank-{rank}") as file:
@@ -138,15 +141,13 @@ class RankWatch:
                 with contextlib.suppress(OSError):
                     os.utime(folder / ALIVE)
 
-    def _forget_pause(self) -> None:
-        now_s = time.monotonic()
-        if (gap_s := now_s - self._looked_s) > PAUSE_S:
-            self._changed_s += gap_s
-        self._looked_s = now_s
-
     def heartbeat(self, host: str) -> Heartbeat:
         """Return the present heartbeat."""
-        ranks = {rank: self._judged(rank, progress) for rank, progress in self._now.items()}
+        ranks = dict[int, RankProgress]()
+        for rank, progress in self._now.items():
+            busy_ms = sorted(self._busy_ms.get(rank, ()))
+            median_ms = busy_ms[len(busy_ms) // 2] if busy_ms else 0.0
+            ranks[rank] = replace(progress, busy_ms=round(median_ms, 3), samples=len(busy_ms))
         slowest = min(ranks, key=lambda rank: ranks[rank].step, default=None)
         entered_s = self._opened_s if slowest is None else self._entered_s[slowest]
         return Heartbeat(
@@ -180,11 +181,6 @@ class RankWatch:
             self._entered_s[rank] = time.monotonic()
         if now.busy_ms and (before is None or now.step != before.step):
             self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(now.busy_ms)
-
-    def _judged(self, rank: int, progress: RankProgress) -> RankProgress:
-        busy_ms = sorted(self._busy_ms.get(rank, ()))
-        median = busy_ms[len(busy_ms) // 2] if busy_ms else 0.0
-        return replace(progress, busy_ms=round(median, 3), samples=len(busy_ms))
 
 
 def _locked(folder: Path) -> int:

@@ -73,7 +73,8 @@ class SharedFolder:
                     return True
             except OSError as exc:
                 subject, trouble = str(exc), exc
-            patience_s = OWN_WAIT_S if own or self._alone(trouble) else FOLDER_WAIT_S
+            single = trouble is None or isinstance(trouble, FileNotFoundError) or concerns_one_file(trouble)
+            patience_s = OWN_WAIT_S if own or (single and self._marker.exists()) else FOLDER_WAIT_S
             if time.monotonic() >= min(begun_s + patience_s, self._hurried_s + ENDED_WAIT_S):
                 break
             if not printed:
@@ -82,10 +83,6 @@ class SharedFolder:
             time.sleep(POLL_S)
         print(f"gave up waiting: {subject}", file=sys.stderr, flush=True)
         return False
-
-    def _alone(self, trouble: OSError | None) -> bool:
-        single = trouble is None or isinstance(trouble, FileNotFoundError) or concerns_one_file(trouble)
-        return single and self._marker.exists()
 
 
 def keep_room(reserve: Path) -> None:

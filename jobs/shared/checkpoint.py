@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -119,7 +119,10 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
     Raises CheckpointError, with the first difference, also if another user can have written it: DeepSpeed reads
     pickles.
     """
-    require_own(path)
+    with _reading(path.name):
+        doubt = distrust_tree(path, path.parent)
+    if doubt:
+        raise CheckpointError(str(doubt))
     manifest = read_manifest(path)
     with _reading(UNUSABLE):
         if (path / UNUSABLE).exists():
@@ -138,14 +141,6 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
             finally:
                 pool.shutdown(cancel_futures=True)  # after a first difference nobody needs the rest
     return Checkpoint(path, manifest)
-
-
-def require_own(path: Path) -> None:
-    """Raise CheckpointError if another user can have written a checkpoint's folder, anything in it or above it."""
-    with _reading(path.name):
-        doubt = distrust_tree(path, path.parent)
-    if doubt:
-        raise CheckpointError(str(doubt))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -187,23 +182,13 @@ def newest_verified(
         patience_s: how long to try again if the file system fails, before a checkpoint is skipped.
         on_skip: called with path and reason for every newer checkpoint that was skipped.
     """
-
-    def usable(path: Path) -> Checkpoint:
-        whole = verify(path, check_digests=False)
-        manifest = whole.manifest
-        _require_match(manifest, config_hash, world_size)
-        if zero_stage is not None and _shards(manifest.zero_stage) != _shards(zero_stage):
-            raise CheckpointError(f"written with ZeRO stage {manifest.zero_stage}, not {zero_stage}")
-        if arrangement is not None and manifest.arrangement != arrangement:
-            written = manifest.arrangement or "by an earlier version"
-            raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
-        return verify(path) if check_digests else whole
-
     until_s = time.monotonic() + patience_s
     for path in newest_first(folder):
         while True:
             try:
-                return usable(path)
+                whole = verify(path, check_digests=False)
+                _require_match(whole.manifest, config_hash, world_size, zero_stage, arrangement)
+                return verify(path) if check_digests else whole
             except CheckpointError as error:
                 if isinstance(error, CheckpointAway) and time.monotonic() < until_s:
                     time.sleep(AGAIN_S)
@@ -214,18 +199,30 @@ def newest_verified(
     return None
 
 
+def _require_match(
+    manifest: Manifest, config_hash: str, world_size: int, zero_stage: int | None, arrangement: str | None
+) -> None:
+    if manifest.config_hash != config_hash:
+        raise CheckpointError(f"of another experiment ({manifest.config_hash}, not {config_hash})")
+    if manifest.world_size != world_size:
+        raise CheckpointError(f"written by {manifest.world_size} ranks, not {world_size}")
+    stages = {manifest.zero_stage, zero_stage}
+    if zero_stage is not None and len(stages) > 1 and stages != {1, 2}:  # these load each other's checkpoints
+        raise CheckpointError(f"written with ZeRO stage {manifest.zero_stage}, not {zero_stage}")
+    if arrangement is not None and manifest.arrangement != arrangement:
+        written = manifest.arrangement or "by an earlier version"
+        raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
+
+
 def newest_first(folder: Path) -> list[Path]:
     """Return the folders of all checkpoints, whole or not; the furthest step is the newest."""
-    places = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
-    folders = (path for path in places if not _is_no_folder(path))
+    folders = []
+    for path in folder.glob("g*-step*"):
+        with suppress(OSError):
+            if path.name.endswith(DRAFT_SUFFIX) or not path.is_dir():
+                continue
+        folders.append(path)
     return sorted(folders, key=lambda path: position(path.name), reverse=True)
-
-
-def _is_no_folder(path: Path) -> bool:
-    try:
-        return not path.is_dir()
-    except OSError:
-        return False
 
 
 def position(name: str) -> tuple[int, int]:
@@ -259,14 +256,3 @@ def _verify_digest(path: Path, entry: FileEntry) -> None:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
     if digest != entry.digest:
         raise CheckpointError(f"{path.name}: content differs from the manifest")
-
-
-def _shards(zero_stage: int) -> int:
-    return 1 if zero_stage == 2 else zero_stage  # stages 1 and 2 load each other's checkpoints
-
-
-def _require_match(manifest: Manifest, config_hash: str, world_size: int) -> None:
-    if manifest.config_hash != config_hash:
-        raise CheckpointError(f"of another experiment ({manifest.config_hash}, not {config_hash})")
-    if manifest.world_size != world_size:
-        raise CheckpointError(f"written by {manifest.world_size} ranks, not {world_size}")

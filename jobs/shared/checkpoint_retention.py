@@ -50,8 +50,10 @@ def surplus(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> l
     reached = [path for path in newest_first(folder) if position(path.name)[0] <= step]
     usable = [path for path in reached if not (path / UNUSABLE).exists()]
     kept = set(usable[: max(keep, 1)])
-    if keep_best and (best := _best(usable)):
-        kept.add(best)
+    if keep_best:
+        manifests = ((index, _manifest(path)) for index, path in enumerate(usable))
+        rated = [(whole.eval_loss, index) for index, whole in manifests if whole and whole.eval_loss is not None]
+        kept |= {usable[index] for _, index in sorted(rated)[:1]}
     return [path for path in reached if path not in kept] if usable else []
 
 
@@ -98,14 +100,6 @@ def require_room(folder: Path, generation: int) -> None:
     if shutil.disk_usage(folder).free < size_bytes:
         remove_drafts(folder, generation + 1)
     require_space(folder, size_bytes, "for a checkpoint")
-
-
-def _best(paths: list[Path]) -> Path | None:
-    manifests = ((index, _manifest(path)) for index, path in enumerate(paths))
-    rated = [
-        (manifest.eval_loss, index) for index, manifest in manifests if manifest and manifest.eval_loss is not None
-    ]
-    return paths[min(rated)[1]] if rated else None
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -175,13 +175,10 @@ def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path)
 
 def drifted(copy: CodeCopy) -> list[str]:
     """Files of the copy, other than Python's, that by now differ where they came from, as far as that is seen here."""
-    if not Path(copy.root).is_dir():
-        return []
-    return [path for path, kept in copy.files.items() if not path.endswith(".py") and _differs(copy.root, path, kept)]
-
-
-def _differs(root: str, path: str, kept: str) -> bool:
-    try:
-        return fingerprint(Path(root), path) != kept
-    except OSError:
-        return True
+    root, changed = Path(copy.root), []
+    for path, kept in copy.files.items() if root.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.endswith(".py") or fingerprint(root, path) == kept:
+                continue
+        changed.append(path)
+    return changed

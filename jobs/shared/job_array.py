@@ -1,6 +1,6 @@
 """The files of a job array: payloads, tasks that no job may begin any more, and records of jobs of several attempts.
 
-The first line of the payloads has the offset of each task's line; the second the fields that all tasks share.
+The first line of the payloads has the fields that all tasks share; each further line those of a task.
 
 A task is closed if its attempt is over without having begun, so that a job that Slurm launches late, or twice, leaves
 it alone. The claim protects an attempt that has begun. The file is there from the start: NFS may show a file as absent
@@ -14,9 +14,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BufferedReader, FileIO
-from itertools import accumulate
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import open_private
@@ -26,7 +26,6 @@ from .layout import closed_file
 from .payload import Payload
 
 EARLY_S = 60.0  # how early Slurm may send the signal to stop, by sbatch's manual
-_OFFSETS: Final = "offsets"
 
 
 def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
@@ -34,30 +33,20 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
     wholes = [vars(payload) for payload in payloads]
     first = wholes[0]
     common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
-    lines = [json.dumps({name: value for name, value in whole.items() if name not in common}) for whole in wholes]
-    shared = json.dumps(common)
-    # offsets count from the end of the first line, whose own length would else have to be known
-    ends = accumulate((len(line) + 1 for line in lines), initial=len(shared) + 1)
-    text = "\n".join([json.dumps({_OFFSETS: list(ends)[:-1]}), shared, *lines, ""])
-    write_atomically(path, text, closed=Payload.closed)
+    own = ({name: value for name, value in whole.items() if name not in common} for whole in wholes)
+    write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in (common, *own)), closed=Payload.closed)
 
 
 def read_payload(file: FileIO, path: Path, index: int) -> Payload:
     """Return the payload of task ``index`` from the open file at ``path``. Raises OSError, ValueError."""
     with BufferedReader(file) as lines:
-        offsets = _object(lines.readline(), path).get(_OFFSETS)
-        if not isinstance(offsets, list) or not 0 <= index < len(offsets) or type(offsets[index]) is not int:
-            raise ValueError(f"{path}: nothing for task {index}")
-        begin = lines.tell()
         common = _object(lines.readline(), path)
-        lines.seek(begin + offsets[index])
-        return Payload.of({**common, **_object(lines.readline(), path)}, path)
+        return Payload.of({**common, **_object(next(islice(lines, index, None), b""), path)}, path)
 
 
 def read_array(file: FileIO, path: Path) -> Iterator[dict[str, Any]]:
     """Yield the payload of each task, in order, as written by any version. Raises as `read_payload`."""
     with BufferedReader(file) as lines:
-        _object(lines.readline(), path)
         common = _object(lines.readline(), path)
         yield from ({**common, **_object(line, path)} for line in lines)
 
@@ -86,10 +75,7 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
 
 def closed_tasks(batch: Path) -> set[int]:
     """Return the tasks that were closed. Raises OSError if that is unknown."""
-    try:
-        return {int(line) for line in closed_file(batch).read_bytes().split() if line.isdigit()}
-    except FileNotFoundError:  # an array of an earlier version, of which no task was closed
-        return set()
+    return {int(line) for line in closed_file(batch).read_bytes().split() if line.isdigit()}
 
 
 def is_closed(batch: Path, task: int) -> bool:
@@ -101,7 +87,7 @@ def is_closed(batch: Path, task: int) -> bool:
 class StepEnd:
     """The end of an attempt's step, in a job that went on.
 
-    `closed`: the attempt was to end. `begun`: attempts that the job had begun by then; None in an older record.
+    `closed`: the attempt was to end. `begun`: attempts that the job had begun by then.
     """
 
     exit: Number

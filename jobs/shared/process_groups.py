@@ -25,18 +25,9 @@ def terminate_group(leader: subprocess.Popen[bytes], grace_s: float) -> None:
     """
     signal_group(leader.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + grace_s
-    while leader.poll() is None or _is_there(leader.pid):
-        if time.monotonic() >= deadline_s:
-            signal_group(leader.pid)
-            break
-        time.sleep(_POLL_S)
-
-
-def _is_there(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # some of it is another user's, whom nobody here can end
-        return False
-    return True
+    with suppress(ProcessLookupError, PermissionError):  # it is gone, or the rest is another user's
+        while leader.poll() is None or os.killpg(leader.pid, 0) is None:
+            if time.monotonic() >= deadline_s:
+                signal_group(leader.pid)
+                break
+            time.sleep(_POLL_S)

@@ -42,19 +42,17 @@ def test_what_all_have_in_common_is_written_once(tmp_path: Path) -> None:
 def test_a_payload_of_another_version_is_refused(tmp_path: Path) -> None:
     path = payloads_file(tmp_path)
     write_payloads(path, [make_payload(tmp_path)])
-    first, common, own = path.read_text().splitlines()
-    path.write_text("\n".join([first, common, json.dumps({**json.loads(own), "later": 1})]))
+    common, own = path.read_text().splitlines()
+    path.write_text("\n".join([common, json.dumps({**json.loads(own), "later": 1})]))
     with pytest.raises(ValueError, match="later: Unexpected keyword argument; written by another version"):
         read(path, 0)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{}", "[]", "\xff", '{"offsets": 1}', '{"offsets": [0, true]}\n{}\n', '{"offsets": [9, 9]}\n{}\n']
-)
+@pytest.mark.parametrize("content", ["", "{}", "[]", "\xff", '{"run": 1}\n{}\n', "{}\n[0]\n", "{}\n{}\n{"])
 def test_what_is_no_payload_is_refused_with_its_place(tmp_path: Path, content: str) -> None:
     path = payloads_file(tmp_path)
     path.write_text(content)
-    for index in (-1, 0, 1, 2):
+    for index in (0, 1, 2):
         with pytest.raises(ValueError, match=r"payloads\.jsonl: "):
             read(path, index)
 
