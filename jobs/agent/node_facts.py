@@ -73,25 +73,22 @@ class NodeFacts:
         """Return the facts by the names of the outcome's fields."""
         peak = _number(self._group, *_PEAK) if self._group else self._processes.stop()
         of = OF_GROUP if self._group else OF_PROCESSES
+        busy, whole = (now - before for now, before in zip(_cpu_ticks(), self._ticks, strict=True))
         return {
             "oom_kills": oom_kill_count() - self._oom_kills,
             "gpus": self._gpus.facts(),
             "memory_peak_bytes": peak,
             "memory_peak_of": of if peak is not None else "",
             "memory_limit_bytes": memory_limit_bytes(),
-            "machine": self._machine(),
+            "machine": Machine(
+                cpu=_field(read(PROC / "cpuinfo"), r"model name\s*:") or platform.machine(),
+                cores=os.cpu_count(),
+                usable=len(os.sched_getaffinity(0)),
+                system=_field(read(OS_RELEASE), r"PRETTY_NAME="),
+                kernel=platform.release(),
+                busy_pct=min(100, round(100 * busy / whole)) if whole > 0 and busy >= 0 else None,
+            ),
         }
-
-    def _machine(self) -> Machine:
-        busy, whole = (now - before for now, before in zip(_cpu_ticks(), self._ticks, strict=True))
-        return Machine(
-            cpu=_field(read(PROC / "cpuinfo"), r"model name\s*:") or platform.machine(),
-            cores=os.cpu_count(),
-            usable=len(os.sched_getaffinity(0)),
-            system=_field(read(OS_RELEASE), r"PRETTY_NAME="),
-            kernel=platform.release(),
-            busy_pct=min(100, round(100 * busy / whole)) if whole > 0 and busy >= 0 else None,
-        )
 
 
 def _cpu_ticks() -> tuple[int, int]:

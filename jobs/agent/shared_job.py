@@ -40,7 +40,6 @@ from .node import Node
 POLL_S = 0.2
 CLOSED_POLL_S = 1.0
 CLOSED_S = 120.0  # how long the agents of a closed attempt may take to end it; after that its step is killed
-KILLED_S = 60.0  # how long Slurm may take to end a step
 SIGNAL_S = 3.0  # how long after the end of a step without an outcome a signal to the job that ended it may come
 
 _OUT_OF_MEMORY = re.compile(
@@ -65,9 +64,11 @@ class AttemptQueue:
         """Return the next attempt to run; None if there is none, or no time for it."""
         while self._waiting:
             index = self._waiting.pop(0)
-            if self.is_closed(index) or not self._may_run(index):
-                continue
-            if self.longest_s and self._left_s() < self._needed_s(index):
+            claim = read_json(self._paths(index).claim) or {}
+            if self.is_closed(index) or claim.get("job_id", self.job_id) != self.job_id:
+                continue  # over, or another job's; one that this job's first start had begun, its agent records again
+            likely_s = self._attempts[index].get("likely_s")
+            if self.longest_s and self._left_s() < (likely_s * self.slower if likely_s else self.longest_s):
                 self.give_back(f"job {self.job_id} had no time left for it", index)
                 return None
             self._write(begun=(*self.record.begun, index))
@@ -110,15 +111,6 @@ class AttemptQueue:
             return is_closed(self.batch, index)
         return False
 
-    def _needed_s(self, index: int) -> float:
-        likely_s = self._attempts[index].get("likely_s")
-        return likely_s * self.slower if likely_s else self.longest_s
-
-    def _may_run(self, index: int) -> bool:
-        """Return whether no other job has it. If this job's first start had begun it, its agent leaves a record."""
-        claim = read_json(self._paths(index).claim)
-        return claim is None or claim.get("job_id") == self.job_id
-
     def _ends(self, index: int) -> list[str]:
         files = map(self._paths(index).outcome, range(self._attempts[index]["nodes"]))
         return [outcome.get("ended_by", "") for outcome in map(read_json, files) if outcome]
@@ -142,22 +134,16 @@ class _Step:
     began_s: float
     looked_s: float = 0.0
     closed_s: float | None = None
-    killed_s: float | None = None
     ended_s: float | None = None
 
 
 class _Job:
-    """Runs a step in each lane with options of srun; ``more`` returns the queues of submissions that have joined it."""
+    """Runs a step in each lane, with options of srun for its part of the node; `more`: as of `joining`."""
 
     def __init__(
-        self,
-        job_id: str,
-        queue: AttemptQueue,
-        more: Callable[[], Sequence[AttemptQueue]],
-        lanes: int = 1,
-        part: Sequence[str] = (),
+        self, queue: AttemptQueue, more: Callable[[], Sequence[AttemptQueue]], lanes: int, part: Sequence[str]
     ) -> None:
-        self._job_id, self._queues, self._more, self._lanes, self._part = job_id, [queue], more, lanes, part
+        self._job_id, self._queues, self._more, self._lanes, self._part = queue.job_id, [queue], more, lanes, part
         self._looked_s = 0.0
         self._steps: list[_Step] = []
         self._is_ending = False
@@ -206,34 +192,21 @@ class _Job:
         if waits and now_s - step.ended_s < SIGNAL_S:
             return
         self._steps.remove(step)
-        killed = exit_code != 0 and self._ran_out_of_memory(step)
+        log, killed = run_log(step.queue.batch, self._job_id, step.index, "err"), False
+        with contextlib.suppress(OSError):
+            killed = exit_code != 0 and _OUT_OF_MEMORY.search(log.read_bytes()) is not None
         if killed or not self._is_ending:  # else the job's end may be the step's
             lasted_s = step.ended_s - step.began_s
             goes_on = step.queue.ended(step.index, exit_code, lasted_s, time.time(), out_of_memory=killed)
             self._is_ending |= not goes_on  # the other steps end by the same signal, or by themselves
 
     def _end_closed(self, step: _Step, now_s: float) -> None:
-        """Kill a step if its attempt was closed and its agents do not end it; give up a lane that Slurm cannot end."""
+        """Kill a step if its attempt was closed and its agents do not end it."""
         if step.closed_s is None and step.queue.is_closed(step.index):
             step.closed_s = now_s
         if step.closed_s is None or now_s - step.closed_s < CLOSED_S:
             return
-        if step.killed_s is None:
-            step.killed_s = now_s
-            step.srun.terminate()  # which makes Slurm kill all of the step
-        elif now_s - step.killed_s > KILLED_S:
-            self._steps.remove(step)
-            self._lanes -= 1
-            if not self._lanes:
-                for queue in self._queues:
-                    queue.give_back(f"job {self._job_id} ended as another run in it did not end")
-                self._is_ending = True
-
-    def _ran_out_of_memory(self, step: _Step) -> bool:
-        log = run_log(step.queue.batch, self._job_id, step.index, "err")
-        with contextlib.suppress(OSError):
-            return _OUT_OF_MEMORY.search(log.read_bytes()) is not None
-        return False
+        step.srun.terminate()  # which makes Slurm kill all of the step
 
     def _on_term(self, _number: int, _frame: object) -> None:
         self._is_ending = True
@@ -244,13 +217,9 @@ def lane_options(env: Mapping[str, str], lanes: int, gpus: int) -> list[str]:
     if lanes == 1:
         return []
     options = ["--exact", "--nodes=1", "--ntasks=1", f"--gpus-per-node={gpus}"]
-    options.append(f"--cpus-per-task={max(1, _cpus(env) // lanes)}")
+    options.append(f"--cpus-per-task={max(1, int(env.get('SLURM_CPUS_ON_NODE') or 1) // lanes)}")
     memory_mb = int(env.get("SLURM_MEM_PER_NODE") or 0)  # else it follows from CPUs or GPUs
     return [*options, f"--mem={memory_mb // lanes}M"] if memory_mb else options
-
-
-def _cpus(env: Mapping[str, str]) -> int:
-    return int(env.get("SLURM_CPUS_ON_NODE") or 1)
 
 
 def main(argv: list[str]) -> int:
@@ -260,7 +229,7 @@ def main(argv: list[str]) -> int:
     """
     signal_s = float(argv[1]) + EARLY_S
     batch, task = Path(argv[0]), int(os.environ["SLURM_ARRAY_TASK_ID"])
-    lanes = min(int(argv[2]), _cpus(os.environ)) if argv[2:] else 1  # of an earlier version
+    lanes = min(int(argv[2]), int(os.environ.get("SLURM_CPUS_ON_NODE") or 1))
     try:
         mine = _payloads(batch, task)
     except Distrusted as doubt:
@@ -268,7 +237,7 @@ def main(argv: list[str]) -> int:
         return EXIT_NOT_MINE
     queue = AttemptQueue(batch, Node.from_environment(os.environ).job_id, mine, lambda: _left_s() - signal_s)
     gpus = max((int(payload["gpus_per_node"]) for payload in mine.values()), default=0)
-    return _Job(queue.job_id, queue, joining(queue, task), lanes, lane_options(os.environ, lanes, gpus)).run()
+    return _Job(queue, joining(queue, task), lanes, lane_options(os.environ, lanes, gpus)).run()
 
 
 def joining(queue: AttemptQueue, task: int) -> Callable[[], list[AttemptQueue]]:

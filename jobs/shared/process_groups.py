@@ -26,7 +26,9 @@ def terminate_group(leader: subprocess.Popen[bytes], grace_s: float) -> None:
     signal_group(leader.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + grace_s
     with suppress(ProcessLookupError, PermissionError):  # it is gone, or the rest is another user's
-        while leader.poll() is None or os.killpg(leader.pid, 0) is None:
+        while True:
+            if leader.poll() is not None:
+                os.killpg(leader.pid, 0)
             if time.monotonic() >= deadline_s:
                 signal_group(leader.pid)
                 break
