@@ -28,7 +28,7 @@ from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence
-from .evidence import EXIT_NOT_MINE, RESTORED, NodeOutcome, RankEnd
+from .evidence import EXIT_NOT_MINE, NodeOutcome, RankEnd
 from .launch import Launcher
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
@@ -99,7 +99,6 @@ class Agent:
         if agreed is None:  # another job runs this attempt
             return EXIT_NOT_MINE
         self.payload = agreed.payload
-        self._folder.hold(self.paths.node_claim(rank) if rank else self.paths.claim)
         start, workdir = agreed.start, Path(self.payload.workdir)  # it may lie on a file system of its own
         missing = f"{workdir}, where the training starts, is not there"
         if not self._folder.wait_for(workdir.is_dir, missing, own=True):
@@ -112,15 +111,13 @@ class Agent:
         launcher = Launcher(self.node, self._watch, self.progress, self._umask, agreed.copy)
         exit_code, ended_by = self._search_and_train(start, launcher, forwarders)
         forwarders.end(exit_code, ended_by)
-        if self._folder.is_restored():
-            ended_by = RESTORED
         outcome = self._write_outcome(exit_code, ended_by, started_s, start, launcher.facts)
         self._telemetry.wait()
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
         forwarders.wait()  # until then they had as long as this took
         if rank == 0:  # what a killed rank left half written takes room that the next attempt may need
             checkpoint_retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
-        return 0 if outcome.launcher_exit == 0 and ended_by != RESTORED else EXIT_FAILED
+        return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
 
     @property
     def _checkpoints(self) -> Path:
@@ -177,9 +174,8 @@ class Agent:
         ended_s, begun_at = time.time(), start.start_step
         if begun_at is None:
             begun_at = spool_steps.first_step(self.paths.metrics, default=1) - 1
-        restored = ended_by == RESTORED
-        if not restored:  # wait for what shows how the ranks ended
-            self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
+        # wait for what shows how the ranks ended
+        self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
         outcome = NodeOutcome(
             **asdict(Identity.of(self.payload)),
             job_id=self.node.job_id,
@@ -201,9 +197,6 @@ class Agent:
             workdir=self.payload.workdir if ended_by == evidence.NO_WORKDIR else "",
             **self._facts.end(),
         )
-        if restored and not self.paths.dir.is_dir():
-            print(f"{self.paths.dir} is no more: the campaign's folder was restored", file=sys.stderr, flush=True)
-            return outcome
         with contextlib.suppress(OSError):
             open_to_readers(self.paths)
         reserve, path = self.paths.reserve(self.node.rank), self.paths.outcome(self.node.rank)

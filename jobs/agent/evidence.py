@@ -55,8 +55,6 @@ REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
 NO_WORKDIR: Final = "no_workdir"  # the agent started no ranks: the folder in which the training starts was not there
-RESTORED: Final = "restored"
-"""The agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class NodeOutcome(Document):
     host: str
     launcher_exit: Number | None  # exit code; negative is the number of the signal that killed the launcher
     # why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node failed),
-    # "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous", NO_WORKDIR, RESTORED, or ""
+    # "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous", NO_WORKDIR, or ""
     ended_by: str
     started_s: Time
     ended_s: Time

@@ -20,10 +20,9 @@ from dscampaign.jobs.shared.micro_batch_search import SEARCH_S, SizeTrial, best_
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.spool_steps import events
 
-from .evidence import RESTORED
 from .node import POLL_S, Node, Start, free_port
 
-OVER: Final = ("signal", "superseded", "peer", RESTORED)  # reasons to end a launch that end the attempt, too
+OVER: Final = ("signal", "superseded", "peer")  # reasons to end a launch that end the attempt, too
 Launch = Callable[[Payload, AttemptPaths, Start], tuple[int, str]]
 """Start this node's ranks and wait; return their launcher's exit code, and why they were ended."""
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from io import FileIO
 from math import inf
 from pathlib import Path
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.private_files import concerns_one_file, open_regular
+from dscampaign.files.private_files import concerns_one_file
 
 from . import evidence
 from .evidence import LogLine, NodeOutcome
@@ -32,28 +30,6 @@ class SharedFolder:
 
     def __init__(self, marker: Path) -> None:
         self._marker, self._hurried_s = marker, inf
-        self._held: tuple[Path, int, FileIO] | None = None
-
-    def hold(self, claim: Path) -> None:
-        """Remember the claim that this agent made by its inode, which an open file keeps from being given again."""
-        with contextlib.suppress(OSError):
-            file = open_regular(claim)
-            self._held = claim, os.fstat(file.fileno()).st_ino, file
-
-    def is_restored(self) -> bool:
-        """Return whether the folder is here but not the claim that this agent made: somebody restored an earlier state.
-
-        The device is not compared: a file system that was mounted again has another.
-        """
-        if self._held is None:
-            return False
-        claim, inode, _ = self._held
-        try:
-            return claim.stat().st_ino != inode
-        except FileNotFoundError:
-            return self._marker.exists()
-        except OSError:
-            return False
 
     def hurry(self) -> None:
         """Wait for ``ENDED_WAIT_S`` at most from now on."""

@@ -20,7 +20,7 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import terminate_group
 
 from .cleanup import is_of
-from .evidence import RESTORED, RankEnd
+from .evidence import RankEnd
 from .node import Node, Start
 from .progress import RankWatch
 from .shared_folder import SharedFolder
@@ -92,10 +92,9 @@ class Watch:
         with contextlib.suppress(OSError):  # unknown while the shared folder is away
             if self._term_asked or (self._closed is not None and self._closed()):
                 return "signal"
-        if superseded(self._payload):
+        holder = (read_json(self._paths.claim) or {}).get("job_id")  # another, if a restored folder had no claim
+        if superseded(self._payload) or holder not in (None, self._node.job_id):
             return "superseded"
-        if self._lasting(RESTORED, self._folder.is_restored(), PEER_GRACE_S):
-            return RESTORED
         others = (n for n in range(self._payload.nodes) if n != self._node.rank)
         outcomes = (read_json(self._paths.outcome(n)) for n in others)
         failed = any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)

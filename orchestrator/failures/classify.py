@@ -234,7 +234,6 @@ def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
 
 
 _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
-    exits.folder_restored,
     exits.finished,
     exits.ended_by_slurm,
     _by_user_rule,

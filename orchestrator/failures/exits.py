@@ -7,7 +7,7 @@ import signal
 from typing import Final
 
 from dscampaign.db.states import RunState
-from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
+from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, LogLine
 from dscampaign.orchestrator.executors.base import JobView
 
 from . import errnos
@@ -140,14 +140,6 @@ def never_began(ended: Ended) -> Verdict | None:
     reason, hint = (f"{reason}: {idle.workdir}", _WORKDIR_HINT) if idle.workdir else (reason, "")
     line = LogLine(f"outcome-{idle.node_rank}.json", 0, idle.ended_by)
     return Verdict(FailureClass.NODE, reason, hint, line, idle.ended_by, idle.host if alone else "")
-
-
-def folder_restored(ended: Ended) -> Verdict | None:
-    """Return the verdict on an attempt under which the campaign's folder was restored: its files are gone, or older."""
-    if all(o.ended_by != RESTORED for o in ended.outcomes):
-        return None
-    reason = "the campaign's folder was restored to an earlier state while it ran"
-    return Verdict(FailureClass.STORAGE, reason, rule=RESTORED)
 
 
 def unknown(ended: Ended) -> Verdict:
