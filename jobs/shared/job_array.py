@@ -75,7 +75,10 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
 
 def closed_tasks(batch: Path) -> set[int]:
     """Return the tasks that were closed. Raises OSError if that is unknown."""
-    return {int(line) for line in closed_file(batch).read_bytes().split() if line.isdigit()}
+    try:
+        return {int(line) for line in closed_file(batch).read_bytes().split() if line.isdigit()}
+    except FileNotFoundError:  # somebody has removed it; the claims still protect attempts
+        return set()
 
 
 def is_closed(batch: Path, task: int) -> bool:

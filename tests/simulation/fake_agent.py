@@ -58,7 +58,6 @@ class FakeAgent(Agent):
         if begun is None:
             return False
         self.payload = begun.payload
-        self._folder.hold(self.paths.node_claim(self.node.rank) if self.node.rank else self.paths.claim)
         self.start = begun.start
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
