@@ -163,7 +163,7 @@ def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> It
     least = min((device.total_gb for device in devices if device.total_gb), default=None)
     if least and required.on_gpus and required.gpu_gb > least:
         text = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
-        yield at.problem("gpu.memory", text, "`campaign plan` names a ZeRO stage that fits")
+        yield at.problem("gpu.memory", text, "raise train.zero_stage, offload, or use more GPUs")
     elif least:
         yield at.ok("gpu.memory", f"{least:,.0f} GB each")
 

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from dscampaign.orchestrator.errors import Unreachable, UserError, did_you_mean
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, NO_ACCOUNTING, OtherCluster, answering_within, ask
 from dscampaign.orchestrator.formatting import count
@@ -226,7 +225,7 @@ def forecast(required: Requirements) -> str | Exception:
     with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:  # for its script
         try:
             resources = job_request.resources(required.config, runs=required.config.slurm.lanes)
-            return SlurmExecutor().forecast(JobArray(token, job_name(token), Path(folder), 1, resources))
+            return SlurmExecutor().forecast(JobArray(token, Path(folder), 1, resources))
         except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
             return exc
 

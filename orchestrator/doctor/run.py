@@ -33,7 +33,6 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.local import EXAMINE, LocalExecutor
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.formatting import count
@@ -130,7 +129,7 @@ def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
         resources.pop(name, None)
     minutes = min(required.config.slurm.time_min, TIME_MIN)
-    return JobArray(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
+    return JobArray(token, folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
 
 
 def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) -> Examined:

@@ -96,7 +96,6 @@ class JobArray:
     """
 
     token: str
-    name: str
     folder: Path
     size: int
     resources: Mapping[str, Any] = field(default_factory=dict)

@@ -45,33 +45,42 @@ MISSED_S: Final = 180.0
 
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[(.*)\]))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_NAME = re.compile(r"dscampaign-(\w+)|(.+\..+)")
 _NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
 SACCT_FORMAT: Final = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
 
 
-def job_name(token: str) -> str:
-    """Return the name of a batch's jobs, by which squeue and sacct find them."""
-    return token if "." in token else f"dscampaign-{token}"
-
-
 def list_jobs(
     expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob], user: int
 ) -> JobListing:
     """Return a user's jobs, see `Executor.list_jobs`."""
+    jobs: Jobs = {}
+    in_queue: list[JobView] = []
+    unrecorded: set[Key] = set()
+    complete = True
     tokens = sorted(expected)
-    parts = (tokens[start : start + NAMES_AT_ONCE] for start in range(0, len(tokens), NAMES_AT_ONCE))
-    answers = [_answer(_Question({token: expected[token] for token in part}, user), since_s) for part in parts]
-    jobs = {key: views for answer in answers for key, views in answer.jobs.items()}
+    for start in range(0, len(tokens), NAMES_AT_ONCE):
+        question = _Question({token: expected[token] for token in tokens[start : start + NAMES_AT_ONCE]}, user)
+        queue = _squeue(question)
+        in_queue += (view for views in queue.values() for view in views.values())
+        dead = [key for key in question.wanted if key not in queue or any(job.terminal for job in queue[key].values())]
+        # about these alone: a database would look up each of a hundred thousand jobs that wait
+        about = _Question({token: expected[token] for token in {token for token, _ in dead}}, user)
+        records = _sacct(about, since_s, {key for key in dead if key not in queue}) if dead else None
+        if records is None:
+            jobs |= queue
+            continue
+        recorded, answered = records
+        joined = {key: _joined(queue.get(key, {}), recorded.get(key, {})) for key in queue.keys() | recorded.keys()}
+        jobs |= {key: views for key, views in joined.items() if views}
+        complete = complete and answered
+        unrecorded |= {key for key in dead if answered and key not in queue and not recorded.get(key)}
     wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-    in_queue = (view for answer in answers for views in answer.queue.values() for view in views.values())
-    unrecorded = {key for answer in answers for key in answer.unrecorded}
     jobs |= cancelled(waited, wanted - jobs.keys(), unrecorded, in_queue, _shown_after_end_s, _tasks_of)
     return JobListing(
         jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
-        complete=all(answer.complete for answer in answers),
+        complete=complete,
         rivals={key: tuple(views.values()) for key, views in jobs.items() if len(views) > 1},
     )
 
@@ -87,16 +96,12 @@ class _Question:
     def wanted(self) -> set[Key]:
         return {(token, index) for token, indexes in self.expected.items() for index in indexes}
 
-    def about(self, keys: Collection[Key]) -> _Question:
-        """Return the question about their batches alone."""
-        return _Question({token: self.expected[token] for token in {token for token, _ in keys}}, self.user)
-
     def ask(self, command: Sequence[str], *, of_all: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """Ask squeue or sacct for the user's jobs of these names; `of_all` are options that show everybody's.
 
         Both refuse a number without an account on this host, and squeue then prints nothing, as if it had gone well.
         """
-        names = f"--name={','.join(map(job_name, self.expected))}"
+        names = f"--name={','.join(self.expected)}"
         done = ask([*command, f"--user={self.user}", names])
         return ask([*command, *of_all, names]) if _NO_ACCOUNT.search(done.stderr) else done
 
@@ -105,31 +110,6 @@ class _Question:
         # a notice of the site's wrapper, or a cluster's headline, has fewer fields
         lines = (fields for line in text.splitlines() if len(fields := line.split("|", 8)) == 9)
         return ([*fields[:7], fields[8]] for fields in lines if fields[7] in (str(self.user), ""))
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The jobs, those in squeue, whether all places were looked at, and tasks that neither place has."""
-
-    jobs: Jobs
-    queue: Jobs
-    complete: bool = True
-    unrecorded: Collection[Key] = ()
-
-
-def _answer(question: _Question, since_s: float) -> _Answer:
-    queue = _squeue(question)
-    dead = [key for key in question.wanted if key not in queue or any(job.terminal for job in queue[key].values())]
-    if not dead:
-        return _Answer(queue, queue)
-    # about these alone: a database would look up each of a hundred thousand jobs that wait
-    records = _sacct(question.about(dead), since_s, {key for key in dead if key not in queue})
-    if records is None:
-        return _Answer(queue, queue)
-    recorded, complete = records
-    joined = {key: _joined(queue.get(key, {}), recorded.get(key, {})) for key in queue.keys() | recorded.keys()}
-    unrecorded = [key for key in dead if complete and key not in queue and not recorded.get(key)]
-    return _Answer({key: views for key, views in joined.items() if views}, queue, complete, unrecorded)
 
 
 def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> dict[str, JobView]:
@@ -269,12 +249,10 @@ def _task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], u
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
     tokens = {token: token for token, _ in wanted}  # ten thousand lines name the same few
     for name, line in lines:
-        job, ours = _JOB_ID.fullmatch(line.job_id), _NAME.fullmatch(name)
-        if not job or not ours:
+        token, job = tokens.get(name), _JOB_ID.fullmatch(line.job_id)
+        if token is None or not job:
             continue
-        token, (number, task, tasks_text) = tokens.get(ours[1] or ours[2]), job.groups()
-        if token is None:
-            continue
+        number, task, tasks_text = job.groups()
         array = arrays[token][number]
         if task is None:
             array.shared, array.named = line._replace(token=token), _task_numbers(tasks_text)

@@ -156,28 +156,18 @@ def _job_array(batch: JobArray) -> Any:
 def _parameters(batch: JobArray) -> dict[str, Any]:
     resources = dict(batch.resources)
     setup = guarded(resources.pop("setup", ()), batch.folder, '"$SLURM_ARRAY_TASK_ID"')
-    elsewhere, to_logs, of_tasks = _logs(batch.folder)
-    additional = {"no-requeue": True, **elsewhere, **resources.pop("additional_parameters", {})}
+    additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
     if batch.workdir:
         additional["chdir"] = batch.workdir
     return {
         "wckey": None,
         **resources,
-        "setup": [*to_logs, *prologue(), *setup],
-        "job_name": batch.name,
+        "setup": [*prologue(), *setup],
+        "job_name": batch.token,
         "comment": f"dscampaign:{batch.token}",
         "ntasks_per_node": 1,
         "additional_parameters": additional,
         # an agent whose peer failed still has evidence to write
-        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL", *of_tasks],
+        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL"],
         "use_srun": not batch.shared,  # else it starts a step for each attempt
     }
-
-
-def _logs(folder: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    # Slurm replaces `%` and removes backslashes wherever it opens a log, so the shell opens them. Others need nothing.
-    if not {"%", "\\"} & set(str(folder)):
-        return {}, [], []
-    log = shlex.quote(f"{folder}/") + '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}_0_log'
-    nowhere = dict.fromkeys(("output", "error"), "/dev/null")
-    return nowhere, [f'exec >>{log}.out" 2>>{log}.err"'], ["--output=all", "--error=all"]

@@ -16,7 +16,7 @@ from dscampaign.jobs.agent.evidence import LogLine
 
 from . import devices, exits, node_evidence
 from .clues import Clue, echoes_input, ends_a_program
-from .evidence import Ended, death_signal, first_to_die, gone_before, outcome_of, silent_ranks
+from .evidence import Ended, death_signal, first_to_die, outcome_of, silent_ranks
 from .groups import gist
 from .policy import FailureClass
 from .raised import Raised
@@ -93,10 +93,7 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
 
 
 def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Verdict:
-    """A mistake, unless the node or a rank that died earlier explains it; an uncertain one takes another attempt."""
-    if dead := gone_before(ended, root.ts) if root.ts is not None else None:
-        reason = f"{headline(root.text)} (rank {dead.rank} had ended before, without a record)"
-        return root.verdict(FailureClass.CRASH, reason=reason, sure=Sureness.LIKELY)
+    """A mistake, unless the node explains it; an uncertain one takes another attempt."""
     place = _place(root) if ended.begun else ""
     if _on_one_node_only(rule, root, [clue for clue in clues if _place(clue) == _place(root)], ended):
         reason = f"only on {root.host}: {headline(root.text)}"

@@ -215,11 +215,6 @@ def rank_exits(ended: Ended) -> dict[int, int | None]:
     return exits
 
 
-def gone_before(ended: Ended, ts: float) -> RankEnd | None:
-    """Return a rank whose process was gone without a record before this moment, on a node that nobody was ending."""
-    return next((rank for rank, _ in silent_ranks(ended) if rank.gone_s is not None and rank.gone_s < ts), None)
-
-
 def death_signal(ended: Ended) -> int | None:
     """Return the signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
     own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))

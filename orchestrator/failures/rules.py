@@ -78,13 +78,6 @@ _TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*
 """The begin of an exception's own line: a message that only mentions a class proves nothing, nor does a server whose
 own memory is short."""
 
-XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
-"""NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
-unrecovered ECC, security fault, GSP or PMU gone."""
-XID_AMBIGUOUS = "8|13|31|32|43|61|62|68|69|92|94|109|144|145|146|147|148|150"
-"""Likewise: exceptions and faults of an engine, channel reset, controller warning or halt, many corrected
-errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fifth generation."""
-
 _MEMORY = (
     # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
     _node("user-namespaces", r"namespaces?\b[^\n]{0,60}No space left|(?:pyxis|enroot)\S*:[^\n]*namespace", here=True),
@@ -127,11 +120,10 @@ _CONFIGURATION = (
 )
 
 _MACHINE = (
-    # NVIDIA's driver, in the kernel's log and in CUDA's words.
-    _gpu("gpu-xid", rf"NVRM: Xid \([^)]*\): (?:(?:{XID_HARDWARE})\b|\d+,[^\n]*\bFatal\b)|{devices.LOST}"),
+    # NVIDIA's driver, in CUDA's words.
+    _gpu("gpu-lost", devices.LOST),
     _gpu("gpu-ecc", devices.UNCORRECTABLE),
     _gpu("gpu-driver", devices.DRIVER),
-    _rule(FailureClass.GPU_FAULT, "gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
     _rule(FailureClass.GPU_FAULT, "gpu-fault", devices.FAULT),
     # torch's zip writer, databases and MPI-IO, which pass no errno on.
     _storage(
@@ -184,13 +176,6 @@ _TRAINING = (
 )
 
 _ENVIRONMENT = (
-    # Extensions that torch builds for DeepSpeed are shared by ranks and runs, which may find them half written.
-    _crash(
-        "extension-race",
-        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
-        r"|lock file .*torch_extensions|does not define module export function",
-        "build DeepSpeed's extensions once before the campaign",
-    ),
     # Python's own words only: libraries log modules that they can do without.
     _mistake(
         "no-module",

@@ -26,7 +26,7 @@ HEADROOM: Final = 0.96
 OOM_EXPIRES_S: Final = 14 * 24 * 3600.0
 """How long an out-of-memory counts: it may have been a leak, or another's fault, and nothing else would refute it."""
 
-_READABLE: Final = 120  # characters; with the digest, a device's name and a version it stays below 255
+_READABLE: Final = 90  # characters; with the digest, a device's name and a version it stays below 255
 _FLATTER: Final = 0.9
 _NO_MEMORY: Final = frozenset({"lr", "weight_decay", "betas", "eps"})
 _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
@@ -63,8 +63,10 @@ def memory_key(config: RunConfig) -> str | None:
         return None
     facts = _facts(config)
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    readable = " ".join(_readable(config)).replace("|", "/")
-    return f"{readable[:_READABLE]} #{digest}"
+    train = config.train
+    model = train.model.get("model_type", "model") if isinstance(train.model, Mapping) else train.model
+    name = (config.command[0] if config.command else str(model)).rpartition("/")[2].replace("|", "/")
+    return f"{name[:_READABLE]} seq{train.seq_len} {config.nodes}x{config.ranks()} #{digest}"
 
 
 def _facts(config: RunConfig) -> dict[str, Any]:
@@ -98,27 +100,6 @@ def _of_memory(deepspeed: Mapping[str, Any]) -> dict[str, Any]:
         params = {name: value for name, value in optimizer["params"].items() if name not in _NO_MEMORY}
         kept["optimizer"] = {**optimizer, "params": params}
     return kept
-
-
-def _readable(config: RunConfig) -> Iterable[str]:
-    train = config.train
-    model = train.model.get("model_type", "model") if isinstance(train.model, Mapping) else train.model
-    yield config.command[0].rpartition("/")[2] if config.command else str(model).rpartition("/")[2]
-    yield f"seq{train.seq_len}"
-    yield train.precision
-    stage = config.deepspeed.get("zero_optimization", {}).get("stage", train.zero_stage)
-    yield f"zero{stage}" if train.engine == "deepspeed" else train.engine
-    if config.deepspeed.get("zero_optimization", {}).get("offload_optimizer"):
-        yield "offload"
-    if train.activation_checkpointing:
-        yield "recompute"
-    if train.compile:
-        yield "compile"
-    if train.sequence_parallel > 1:
-        yield f"sp{train.sequence_parallel}"
-    if train.tensor_parallel > 1:
-        yield f"tp{train.tensor_parallel}"
-    yield f"{config.nodes}x{config.ranks()}"
 
 
 # -- what is known of them -------------------------------------------------------------------------------------

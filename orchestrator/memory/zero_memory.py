@@ -7,8 +7,7 @@ Parameter Models" (Rajbhandari et al., 2020, section 3.1), and of the buffers in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
@@ -31,25 +30,10 @@ _FULL: Final = 4  # bytes of a number in fp32
 _HALF: Final = 2  # bytes of one in bf16 or fp16
 _TWO_MOMENTS: Final = ("adam", "lamb")
 _NAMED_GIB: Final = {
-    name: size
-    for size, names in {
-        16: "t4 a16",
-        24: "a10 a30 l4",
-        32: "v100",
-        48: "a40 a6000 l40 l40s",
-        64: "mi210 mi250 mi250x",
-        80: "a100 h100",
-        128: "mi300a",
-        141: "h200",
-        144: "gh200",
-        180: "b200",
-        186: "gb200",
-        192: "mi300x",
-        256: "mi325x",
-        288: "b300",
-    }.items()
-    for name in names.split()
-}
+    "t4": 16, "a16": 16, "a10": 24, "a30": 24, "l4": 24, "v100": 32, "a40": 48, "a6000": 48, "l40": 48, "l40s": 48,
+    "mi210": 64, "mi250": 64, "mi250x": 64, "a100": 80, "h100": 80, "mi300a": 128, "h200": 141, "gh200": 144,
+    "b200": 180, "gb200": 186, "mi300x": 192, "mi325x": 256, "b300": 288,
+}  # fmt: skip
 """Memory of GPUs by Slurm's usual names, in GiB; of a kind with several sizes the largest."""
 _SAYS_GB: Final = re.compile(r"(?<![a-z\d])(\d+)gb?(?![a-z\d])")
 
@@ -106,14 +90,10 @@ def model_states(
             moment twice.
         whole_gradients: FSDP2 keeps whole gradients until the last pass of a step.
     """
-    if engine == "fsdp2":
-        states = _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
-        whole_gb = _FULL * parameters / GB
-        return replace(states, gradients_gb=whole_gb) if whole_gradients and accumulation != 1 else states
     half = engine == "deepspeed" and precision in ("bf16", "fp8", "fp16")
-    stage = zero_stage if engine == "deepspeed" else 0
+    stage = {"deepspeed": zero_stage, "fsdp2": 3}.get(engine, 0)
     size = _HALF if half else _FULL
-    copy = _FULL if half or stage else 0
+    copy = _FULL if engine == "deepspeed" and (half or stage) else 0
     weights = size * parameters / (ranks if stage == 3 else 1)
     divided = stage >= 2 or (stage == 1 and accumulation == 1)
     gradients = 2 * size * parameters if joined else size * parameters / (ranks if divided else 1)
@@ -126,22 +106,11 @@ def model_states(
         gradients = 0.0 if divided else gradients
     if offload in ("full", "nvme") and stage == 3:
         away, weights = away + weights, 0.0
+    if engine == "fsdp2" and whole_gradients and accumulation != 1:
+        gradients = size * parameters
     away_gb = away * (ranks_per_node or ranks) / GB
     on_gpu = (weights / GB, gradients / GB, optimizer / GB, buffers / GB)
     return States(*on_gpu, disk_gb=away_gb) if offload == "nvme" else States(*on_gpu, host_gb=away_gb)
-
-
-def _fully_sharded(parameters: int, ranks: int, ranks_per_node: int, offload: Offload, moments: int) -> States:
-    part_gb = _FULL * parameters / ranks / GB
-    if offload == "full":
-        return States(0.0, 0.0, 0.0, 0.0, host_gb=(2 + moments) * part_gb * ranks_per_node)
-    return States(part_gb, part_gb, moments * part_gb, 0.0)
-
-
-def parameters_of(config: RunConfig) -> int | None:
-    """Return the parameters of a run's model; None without a model or if unknown."""
-    train = config.train
-    return None if train.model is None else count_parameters(train.model, train.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -155,20 +124,8 @@ class Sizes:
 
 def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
     """Return the memory of a model's states in a run of the built-in training, with its `deepspeed` section."""
-    return model_states(_of_rank(config, parameters), **_choices(config), **_divided(config, sizes))
-
-
-def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
-    """Return configurations in which the model of a run of the built-in training would need less, the fastest first."""
-    choices, parameters = _choices(config), _of_rank(config, parameters)
-    least, most = choices["zero_stage"], 3 if config.train.tensor_parallel == 1 else 2
-    ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
-    ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
-    ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
-    for stage, offload, words in (way for way in ways if way[0] <= most):
-        joined = choices["joined"] and stage < 3 and offload == "none"
-        choice = {**choices, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
-        yield words, model_states(parameters, **choice, **_divided(config, sizes))
+    divided = {**asdict(sizes), "ranks": max(1, sizes.ranks // config.train.tensor_parallel)}
+    return model_states(_of_rank(config, parameters), **_choices(config), **divided)
 
 
 def _of_rank(config: RunConfig, parameters: int) -> int:
@@ -178,10 +135,6 @@ def _of_rank(config: RunConfig, parameters: int) -> int:
         return parameters
     whole, part = (count_parameters(train.model, train.tokenizer, sharers) for sharers in (1, train.tensor_parallel))
     return parameters * part // whole if whole and part else parameters // train.tensor_parallel
-
-
-def _divided(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
-    return {**asdict(sizes), "ranks": max(1, sizes.ranks // config.train.tensor_parallel)}
 
 
 def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
@@ -198,7 +151,8 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
 def _choices(config: RunConfig) -> dict[str, Any]:
     rendered = config.rendered_deepspeed()
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
-    devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
+    optimizers, weights = ((zero.get(f"offload_{name}") or {}).get("device", "none") for name in ("optimizer", "param"))
+    offload = "none" if optimizers == "none" else "optimizer" if weights == "none" else "full"
     # As the spec has it: what is rendered for stage 3, which has no such buffer, says nothing of the other stages.
     section = config.deepspeed.get("zero_optimization") or {}
     buffers = (1 + bool(zero.get("overlap_comm"))) * bool(section.get("contiguous_gradients", True))
@@ -206,31 +160,22 @@ def _choices(config: RunConfig) -> dict[str, Any]:
     return {
         "precision": config.train.precision,
         "engine": config.train.engine,
-        "zero_stage": 3 if config.train.engine == "fsdp2" else zero["stage"],
+        "zero_stage": zero["stage"],
         "joined": joins_parameters(config.train.model_dump()),
         "whole_gradients": config.train.fsdp2_reduce == "last",
-        "offload": _offload(*devices),
+        "offload": "nvme" if "nvme" in (optimizers, weights) else offload,
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,
         "buffer": int(zero.get("reduce_bucket_size", BUCKET)) * buffers,
     }
 
 
-def _offload(optimizer: str, weights: str) -> Offload:
-    if "nvme" in (optimizer, weights):
-        return "nvme"
-    if optimizer == "none":
-        return "none"
-    return "optimizer" if weights == "none" else "full"
-
-
 _MB = 2.0**20  # Slurm's
-_LEAST_GB = 0.05
 _DRAWN = 4  # bytes of a weight in fp32
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """The reason that a run cannot fit, and a configuration that would."""
+    """The reason that a run cannot fit, and the remedy."""
 
     message: str
     hint: str
@@ -251,14 +196,16 @@ class ModelNeeds:
 
 def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> ModelNeeds:
     """Return the needs of a run's model. Usable memory measured by similar runs counts before the GPU's type."""
-    parameters = parameters_of(config)
+    train = config.train
+    parameters = None if train.model is None else count_parameters(train.model, train.tokenizer)
     if parameters is None or config.command is not None:
-        return ModelNeeds(config.train.model is not None, parameters)
+        return ModelNeeds(train.model is not None, parameters)
     states = states_of(config, parameters, sizes)
     room_gb = usable_gb or _gpu_room_gb(config)
     shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * sizes.ranks_per_node)
     if room_gb is not None and states.gpu_gb > room_gb:
-        shortage = _gpu_shortage(states, alternatives(config, parameters, sizes), room_gb)
+        message = f"the model's states alone take {states.gpu_gb:,.1f} GB of a GPU that has {room_gb:,.1f} GB"
+        shortage = Shortage(message, "raise train.zero_stage, offload, use more GPUs, or a smaller model")
     return ModelNeeds(True, parameters, states, shortage)
 
 
@@ -275,16 +222,6 @@ def _gpu_room_gb(config: RunConfig) -> float | None:
         limit_mb = config.local.limit_mb(gpus=True)
         return None if limit_mb is None else limit_mb * _MB / GB
     return gpu_memory_gb(config.slurm) if config.slurm.gpus else None
-
-
-def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: float) -> Shortage:
-    message = f"the model's states alone take {states.gpu_gb:,.1f} GB of a GPU that has {room_gb:,.1f} GB"
-    for words, other in ways:
-        if other.gpu_gb <= room_gb:
-            also = f" and {other.host_gb:,.0f} GB of each node" if other.host_gb else ""
-            size = f"{other.gpu_gb:,.1f} GB" if other.gpu_gb >= _LEAST_GB else "almost nothing of the GPU"
-            return Shortage(message, f"{words} takes {size}{also}")
-    return Shortage(message, "no ZeRO stage and no offload makes them fit: use more GPUs, or a smaller model")
 
 
 def _start_gb(config: RunConfig, parameters: int) -> float:

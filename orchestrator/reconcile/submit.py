@@ -39,7 +39,6 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
@@ -129,7 +128,7 @@ def _join(action: Submit, last: AttemptRow, target: _Target) -> None:
     rows = write_intent([[action]], token, target.writer, target.paths, _origin(target.writer), shared=True)
     if not rows:
         return
-    batch = JobArray(token, job_name(token), target.paths.batch(token), 1, shared=True)
+    batch = JobArray(token, target.paths.batch(token), 1, shared=True)
     job_token, task = rows[0].row.job_key
     try:
         _prepare(rows, batch, target)
@@ -216,7 +215,7 @@ def _submit_batch(jobs: Jobs, resources: dict[str, Any], target: _Target) -> Non
         return
     size = 1 + max(element.row.job_key[1] for element in rows)
     folder, workdir = paths.batch(token), origin.workdir or None
-    batch = JobArray(token, job_name(token), folder, size, resources, workdir=workdir, shared=shared, lanes=lanes)
+    batch = JobArray(token, folder, size, resources, workdir=workdir, shared=shared, lanes=lanes)
     try:
         _prepare(rows, batch, target)
         job_ids = _hand_over(batch, target.executor)

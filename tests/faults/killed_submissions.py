@@ -25,7 +25,6 @@ from dscampaign.benchmarks.scale import UNSETTLED, make_campaign
 from dscampaign.db import queries, schema
 from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.tests.support.waiting import HANGS_S
 
 LONG_AGO_S = 3600.0
@@ -112,7 +111,7 @@ def _wrong(store: Store, folder: Path, runs: int) -> Iterator[str]:
     if len({row.run_id for row in active}) != runs or len(active) != runs:
         yield f"{len(active)} attempts of {len({row.run_id for row in active})} runs are to run, not one of each"
     queued = Counter(_queue(folder))
-    known = {(job_name(row.token), row.job_id): row for row in active}
+    known = {(row.token, row.job_id): row for row in active}
     if lost := [key for key in known if key not in queued]:
         yield f"{len(lost)} attempts have no job, the first {lost[0]}"
     if strange := [key for key in queued if key not in known]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.states import RunState
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, attempt_files, lease
 from dscampaign.orchestrator.reconcile import loop as reconcile
@@ -164,14 +163,14 @@ def test_a_clock_one_hour_off(slurm: SlurmCluster, postgres: PostgresServer, tmp
 
 def jobs_of(slurm: SlurmCluster, trial: Trial) -> set[str]:
     """The jobs that Slurm has ever seen of a campaign's attempts."""
-    names = {job_name(a.token) for attempts in trial.observe().attempts.values() for a in attempts}
+    names = {a.token for attempts in trial.observe().attempts.values() for a in attempts}
     lines = slurm.run("sacct", "-X", "-n", "-P", f"--name={','.join(sorted(names))}", "--format=JobID")
     return set(lines.split())
 
 
 def ended_jobs(slurm: SlurmCluster, token: str) -> list[str]:
     """The jobs of one batch, once they are over."""
-    query = ["sacct", "-X", "-n", "-P", f"--name={job_name(token)}", "--format=JobID,End"]
+    query = ["sacct", "-X", "-n", "-P", f"--name={token}", "--format=JobID,End"]
 
     def over() -> bool:
         lines = slurm.run(*query).splitlines()

@@ -17,7 +17,6 @@ import pytest
 from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import observe, open_store, run_to_end, submit
@@ -163,7 +162,7 @@ def has_trained(store: Store, campaign: CampaignRow) -> bool:
 
 def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]], once: int) -> int:
     """How many jobs Slurm has ever seen of these attempts, once its accounting shows so many."""
-    names = ",".join(sorted({job_name(a.token) for rows in attempts.values() for a in rows}))
+    names = ",".join(sorted({a.token for rows in attempts.values() for a in rows}))
 
     def seen() -> int:
         return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())

@@ -46,7 +46,7 @@ class Place:
         for payload in payloads:
             Path(payload.attempt_dir).mkdir(parents=True)
         write_payloads(payloads_file(folder), payloads)
-        return JobArray(token, f"dscampaign-{token}", folder, size, resources)
+        return JobArray(token, folder, size, resources)
 
     def states(self, size: int = 1, executor: LocalExecutor | None = None) -> list[str]:
         found = (executor or self.executor).list_jobs({self.token: range(size)}, 0.0)

@@ -10,7 +10,6 @@ import pytest
 
 from dscampaign.db.states import RunState
 from dscampaign.files.atomic_files import read_json
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support import LIGHT, SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
@@ -144,7 +143,7 @@ def test_nothing_ran_twice(done: Observed, slurm: SlurmCluster) -> None:
             claim = read_json(Path(attempt.spool_path).parent / "claim")
             assert claim is not None
             assert claim["job_id"] == attempt.job_id, name
-    names = {job_name(attempt.token) for attempts in done.attempts.values() for attempt in attempts}
+    names = {attempt.token for attempts in done.attempts.values() for attempt in attempts}
     jobs = slurm.run("sacct", "-X", "-n", "-P", f"--name={','.join(names)}", "--format=JobID").splitlines()
     assert len(jobs) == sum(len(attempts) for attempts in done.attempts.values())
 

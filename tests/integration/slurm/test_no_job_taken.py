@@ -21,7 +21,7 @@ from dscampaign.tests.support.waiting import wait_until
 
 def batch(folder: Path) -> JobArray:
     folder.mkdir()
-    return JobArray("t.one", "t.one", folder, 1, {"partition": "h100", "mem": "1G", "time": "5"})
+    return JobArray("t.one", folder, 1, {"partition": "h100", "mem": "1G", "time": "5"})
 
 
 def runs(**slurm: Any) -> tuple[Run, ...]:

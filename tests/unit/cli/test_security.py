@@ -64,7 +64,7 @@ def spec_with(folder: Path, **slurm: Any) -> dict[str, Any]:
 def options(slurm: FakeSlurm, folder: Path, asked: dict[str, Any]) -> list[list[str]]:
     """What a shell-like reader makes of each line for sbatch."""
     folder.mkdir(exist_ok=True)
-    SlurmExecutor().submit(JobArray("abc", "dscampaign-abc", folder, 1, asked))
+    SlurmExecutor().submit(JobArray("abc", folder, 1, asked))
     script = slurm.calls[-1].script
     lines = script.split("\n")  # and at no other character that Python takes for the end of a line
     return [shlex.split(line) for line in lines if line.startswith("#SBATCH")]

@@ -17,7 +17,6 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
-from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import submission_error
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -27,7 +26,7 @@ from dscampaign.tests.support.fake_slurm import FakeSlurm
 def batch(tmp_path: Path, size: int = 2, **resources: Any) -> JobArray:
     folder = tmp_path / "batches" / "abc"
     folder.mkdir(parents=True)
-    return JobArray("abc", job_name("abc"), folder, size, resources)
+    return JobArray("abc", folder, size, resources)
 
 
 def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlur
     [call] = slurm.calls
     assert call.options >= {
         "--array=0-2%3",
-        "--job-name=dscampaign-abc",
+        "--job-name=abc",
         "--comment=dscampaign:abc",
         "--ntasks-per-node=1",
         "--nodes=2",

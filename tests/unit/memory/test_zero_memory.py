@@ -15,7 +15,6 @@ from dscampaign.orchestrator.memory.zero_memory import (
     ModelNeeds,
     Offload,
     Sizes,
-    alternatives,
     gpu_memory_gb,
     model_states,
     needs_of,
@@ -129,17 +128,6 @@ def test_buffers_follow_the_configuration() -> None:
     assert (buffers(), buffers(overlap_comm=True), buffers(contiguous_gradients=False)) == (1.0, 2.0, 0.0)
 
 
-def test_alternatives_come_in_the_order_of_what_they_cost() -> None:
-    words = [words for words, _ in alternatives(config(zero_stage=1), LLAMA_7B, Sizes(8, 8))]
-    assert words == [
-        "ZeRO stage 2",
-        "ZeRO stage 3",
-        "ZeRO stage 2 with the optimizer on the host",
-        "ZeRO stage 3 with the optimizer on the host",
-        "ZeRO stage 3 with optimizer and weights on the host",
-    ]
-
-
 @pytest.mark.parametrize(
     ("slurm", "gib"),
     [
@@ -171,26 +159,11 @@ def needs(
     return needs_of(run, Sizes(ranks, min(ranks, 8)), usable_gb)
 
 
-def test_states_that_a_gpu_cannot_hold_are_told_with_what_would_fit() -> None:
+def test_states_that_a_gpu_cannot_hold_are_a_shortage() -> None:
     shortage = needs({"gpus_per_node": "h100:8"}).shortage
     assert shortage is not None
     assert shortage.message == "the model's states alone take 107.8 GB of a GPU that has 85.9 GB"
-    assert shortage.hint == "ZeRO stage 1 takes 38.1 GB"
-
-
-@pytest.mark.parametrize(
-    ("model", "ranks", "hint"),
-    [
-        ("meta-llama/Llama-2-70b-hf", 8, "ZeRO stage 3 with the optimizer on the host takes 17.2 GB and 1,104 GB of "),
-        ("meta-llama/Llama-2-70b-hf", 64, "ZeRO stage 3 takes 17.2 GB"),
-        ("meta-llama/Llama-2-70b-hf", 1, "ZeRO stage 3 with optimizer and weights on the host takes almost nothing "),
-        ({"model_type": "gpt2", "vocab_size": 1, "n_layer": 0, "n_embd": 10, "n_positions": 10**10}, 1, "ZeRO stage 3"),
-    ],
-)
-def test_the_hint_depends_on_the_ranks(model: Any, ranks: int, hint: str) -> None:
-    shortage = needs({"gpus_per_node": "h100:8"}, model=model, ranks=ranks).shortage
-    assert shortage is not None
-    assert shortage.hint.startswith(hint)
+    assert shortage.hint.startswith("raise train.zero_stage")
 
 
 def test_what_was_measured_counts_before_the_gpus_type() -> None:
@@ -241,7 +214,7 @@ def test_a_plan_shows_parameters_states_and_what_cannot_fit(plan: Any) -> None:
     assert "107.8 GB" in first
     assert "warning: zero_stage-0_lr-0.001 and 1 more run: the model's states alone take 107.8 GB of" in shown
     assert shown.count("warning:") == 1
-    assert "\n  hint: ZeRO stage 1 takes 38.1 GB\n" in shown
+    assert "\n  hint: raise train.zero_stage" in shown
 
 
 def test_a_model_that_only_the_hub_knows_is_unknown(plan: Any) -> None:
@@ -256,8 +229,6 @@ def test_a_compiled_backward_pass_gives_every_rank_all_gradients_and_joins_them(
     assert (apart.gradients_gb, joined.gradients_gb) == (0.25, 4.0)
     compiled = config(zero_stage=2, compile=True)
     assert states_of(compiled, BILLION, Sizes(8, 8)).gradients_gb == 4.0
-    found = dict(alternatives(compiled, BILLION, Sizes(8, 8)))
-    assert found["ZeRO stage 3"].gradients_gb == 0.25
 
 
 def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
@@ -265,3 +236,5 @@ def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
     assert (states.weights_gb, states.gradients_gb, states.optimizer_gb) == (0.5, 0.5, 1.0)
     offloaded = model_states(BILLION, precision="bf16", zero_stage=3, ranks=8, engine="fsdp2", offload="full")
     assert (offloaded.gpu_gb, offloaded.host_gb) == (0.0, 16.0)
+    whole = model_states(BILLION, precision="bf16", zero_stage=0, ranks=8, engine="fsdp2", whole_gradients=True)
+    assert (whole.weights_gb, whole.gradients_gb) == (0.5, 4.0)
