@@ -111,9 +111,12 @@ class Payloads:
         )
 
     def _shared(self, config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
-        search, micro_batch = _search(config, micro_batch)
-        world_size, built_in = config.world_size(), config.command is None
+        world_size, built_in, search = config.world_size(), config.command is None, ""
+        if config.train.searches and micro_batch is None and config.train.global_batch:
+            search, parallel = search_key(config), config.train.data_parallel(world_size)
+            micro_batch = batch_size.default_micro_batch(config.train.global_batch, parallel)
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation_of(config, micro_batch, world_size)}
+        limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
         train = config.train_json(**sizes, world_size=world_size)
         return {
             **self._same,
@@ -129,7 +132,7 @@ class Payloads:
             "python": config.python or (IMAGE_PYTHON if config.container else self._python) or sys.executable,
             "env": env_of(config),
             "container": container_of(config),
-            "mem_per_process_bytes": _mem_limit_bytes(config),
+            "mem_per_process_bytes": limit_mb * 2**20 if limit_mb else None,
             "user_patterns": tuple(rule.match for rule in config.retry.rules),
             "telemetry_s": config.telemetry_s,
             "metrics": config.metrics,
@@ -151,24 +154,11 @@ def container_of(config: RunConfig) -> dict[str, Any] | None:
     return config.container.model_dump(exclude={"env"}) if config.container else None
 
 
-def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None]:
-    """Return the key of the search for a micro-batch, "" for none, and the size to begin with."""
-    samples = config.train.global_batch
-    if not (config.train.searches and micro_batch is None and samples):
-        return "", micro_batch
-    return search_key(config), batch_size.default_micro_batch(samples, config.train.data_parallel(config.world_size()))
-
-
 def search_key(config: RunConfig) -> str:
     """Return a key that is equal for runs with equal steps, such as repeats: they train with one micro-batch."""
     others: dict[str, Any] = {"retry": True, "prune": True, "forward": True, "metrics": True, "slurm": {"time"}}
     same = config.model_dump(mode="json", exclude={**others, "train": set(ALIKE_IN_SPEED)})
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _mem_limit_bytes(config: RunConfig) -> int | None:
-    limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
-    return limit_mb * 2**20 if limit_mb else None
 
 
 def code_of(run: RunRow, config: RunConfig) -> str:

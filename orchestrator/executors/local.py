@@ -93,7 +93,8 @@ class LocalExecutor:
             child.poll()  # a zombie is no agent
         jobs, rivals, complete = {}, {}, True
         for token, indexes in expected.items():
-            local = self._started_here(token)
+            file = self._batches / token / HOST_FILE
+            local = not file.exists() or file.read_text() == socket.gethostname()
             complete = complete and local
             for index in indexes:
                 host, pids = socket.gethostname(), running.get((token, index), ())
@@ -137,12 +138,6 @@ class LocalExecutor:
             )
         self._children.append(child)
         return _job_id(child.pid)
-
-    def _started_here(self, token: str) -> bool:
-        try:
-            return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()
-        except FileNotFoundError:
-            return True
 
 
 def _job_id(pid: int | str) -> str:

@@ -110,7 +110,8 @@ def last_words(text: str) -> str:
 
 def _meaning(text: str) -> Exception:
     """Judge a message's last line. Only without an answer is it open whether there is a job."""
-    line = next((line for line in reversed(text.splitlines()) if _is_sbatchs(line)), text)
+    own = (line for line in reversed(text.splitlines()) if line.startswith("sbatch:") or _DECISIVE.match(line))
+    line = next(own, text)
     full = _CLUSTER_FULL.search(line) or (_GAVE_UP.search(line) and _CLUSTER_FULL.search(text))
     if full or _NOTHING_SENT.search(line) or (_NO_CREDENTIAL.search(line) and "Munge encode failed" in text):
         return _later(first_line(line))
@@ -123,12 +124,9 @@ def _meaning(text: str) -> Exception:
         return ArrayTooLarge(first_line(line), for_now=False)
     if _REFUSED.search(line):
         return SubmissionRefused(plain(line))
-    return _later(first_line(line)) if answer else SubmissionUnclear(text, objects=_objects(line))
-
-
-def _objects(line: str) -> bool:
     passing = _PASSING.search(line) or any(word in line for word in _OF_THE_SYSTEM)
-    return line.startswith(("sbatch: error: ", "sbatch: fatal: ")) and not passing
+    objects = line.startswith(("sbatch: error: ", "sbatch: fatal: ")) and not passing
+    return _later(first_line(line)) if answer else SubmissionUnclear(text, objects=objects)
 
 
 def _of_policy(limits: Sequence[str], line: str) -> Exception:
@@ -143,7 +141,3 @@ def _of_policy(limits: Sequence[str], line: str) -> Exception:
 
 def _later(message: str) -> Unreachable:
     return Unreachable(message, "nothing was submitted; the next pass tries again", about="sbatch")
-
-
-def _is_sbatchs(line: str) -> bool:
-    return line.startswith("sbatch:") or _DECISIVE.match(line) is not None

@@ -138,7 +138,11 @@ def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
     """The verdict from lines that prove something wherever they stand: of errors, or of echoes of another's."""
     for clue in ended.log_clues:
         rule = _judged(clue.raised, clue.text, ended, LOG_RULES) if clue.is_cascade is echoes else None
-        if rule and not (rule.mistake and _no_mistake(rule, clue, ended)):
+        if rule is None:
+            continue
+        # a Python exception, which a log may show, leaves an exit code of its own
+        ended_it = ends_a_program(clue.text) and _signal_of_its_own(clue, ended) is None
+        if not rule.mistake or rule.aborts or ended_it:
             return _verdict(rule, clue, clue.text, ended.log_clues, ended)
     return None
 
@@ -162,11 +166,6 @@ def _by_prose(ended: Ended) -> Verdict | None:
         if reports_waiting(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
-
-
-def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
-    """A Python exception, which a log may show, leaves an exit code of its own."""
-    return not rule.aborts and (not ends_a_program(clue.text) or _signal_of_its_own(clue, ended) is not None)
 
 
 def _signal_of_its_own(clue: Clue, ended: Ended) -> int | None:

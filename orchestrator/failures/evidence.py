@@ -154,10 +154,13 @@ class Ended:
     def errors(self) -> tuple[Clue, ...]:
         """Errors that ranks recorded, earliest first, without those caused by being ended."""
         clues = (
-            _rank_clue(outcome, rank)
+            Clue(
+                LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message'][:MESSAGE_LIMIT]}"),
+                *(outcome.host, rank.rank, error["ts"], error),
+            )
             for outcome in self.outcomes
             for rank in outcome.ranks
-            if rank.error and not _answers_the_end(rank.error["ts"], outcome, self.job)
+            if (error := rank.error) and not _answers_the_end(error["ts"], outcome, self.job)
         )
         return tuple(sorted(clues, key=lambda clue: (clue.ts or 0.0, clue.rank or 0)))
 
@@ -227,20 +230,9 @@ def _was_ending(outcome: NodeOutcome) -> bool:
     return until_s is not None and not any(r.gone_s is not None and r.gone_s < until_s for r in outcome.ranks)
 
 
-def rank_pids(outcome: NodeOutcome) -> set[int]:
-    """Return the ranks' processes on that node."""
-    return {rank.pid for rank in outcome.ranks if rank.pid is not None}
-
-
 def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
     """Return that node's outcome."""
     return next((o for o in ended.outcomes if o.host == host), None)
-
-
-def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
-    error = rank.error or {}
-    line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message'][:MESSAGE_LIMIT]}")
-    return Clue(line, outcome.host, rank.rank, error["ts"], error)
 
 
 def _answers_the_end(ts: float, outcome: NodeOutcome, job: JobView | None) -> bool:

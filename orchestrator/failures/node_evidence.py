@@ -9,7 +9,7 @@ from dscampaign.jobs.shared.allocator import joins_fragments
 
 from . import cuda_oom
 from .clues import Clue
-from .evidence import Ended, outcome_of, rank_pids
+from .evidence import Ended, outcome_of
 from .policy import FailureClass
 from .rules import Rule
 from .verdict import Verdict, headline
@@ -66,7 +66,7 @@ def memory_ran_out(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
         return _host_oom(ended, clue, rule.name, text, rule.hint)
     outcome, kind, reason, hint = outcome_of(ended, clue.host), FailureClass.OOM, headline(text), ""
     if memory := cuda_oom.read(text):  # torch's figures of the GPU
-        siblings = rank_pids(outcome) if outcome else set()
+        siblings = {rank.pid for rank in outcome.ranks if rank.pid is not None} if outcome else set()
         kind = memory.kind(siblings)
         if kind is FailureClass.FOREIGN_OOM:
             others = memory.foreign(siblings)

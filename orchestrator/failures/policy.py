@@ -94,75 +94,63 @@ class FailureClass(StrEnum):
 
     policy: Policy
 
-    COMPLETED = Policy(
-        "completed",
-        by_hand="Nothing: it completed.",
-        attempt=AttemptState.COMPLETED,
-        run=RunState.COMPLETED,
-        failure=False,
-    )
+    COMPLETED = Policy("completed", "Nothing: it completed.", AttemptState.COMPLETED, RunState.COMPLETED, failure=False)
     COMPLETED_EARLY = Policy(
         COMPLETED_EARLY,
-        by_hand="It ended without an error, but before its last step: check whether that is intended.",
-        attempt=AttemptState.COMPLETED,
-        run=RunState.COMPLETED,
+        "It ended without an error, but before its last step: check whether that is intended.",
+        AttemptState.COMPLETED,
+        RunState.COMPLETED,
         failure=False,
     )
-    STOPPED = Policy(
-        "stopped", by_hand="Start it again: it continues from its checkpoint.", must_save=True, failure=False
-    )
-    PREEMPTED = Policy(
-        "preempted",
-        by_hand="Submit it again, and resume from the newest checkpoint. Save more often if much was lost.",
-        must_save=True,
-    )
+    STOPPED = Policy("stopped", "Start it again: it continues from its checkpoint.", must_save=True, failure=False)
+    PREEMPTED = Policy("preempted", "Submit it again to resume. Save more often if much was lost.", must_save=True)
     TIME_LIMIT = Policy(
         "time_limit",
-        by_hand="Submit it again with more `--time`, or resume from the newest checkpoint.",
+        "Submit it again with more `--time`, or resume from the newest checkpoint.",
         budgets=(Budget.CRASH,),
         progress_is_free=True,
         must_save=True,
     )
     OOM = Policy(
         "oom",
-        by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again.",
+        "Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     FOREIGN_OOM = Policy(
         "foreign_oom",
-        by_hand="Start it again on another node: other processes hold memory of this node's GPUs.",
+        "Start it again on another node: other processes hold memory of this node's GPUs.",
         budgets=(Budget.INFRA,),
         strike=Strike(1.0, hours=2.0),  # another process goes away sooner than a broken GPU is mended
     )
     FRAGMENTATION = Policy(
         "fragmentation",
-        by_hand="Start it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "Start it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     HOST_OOM = Policy(
         "host_oom",
-        by_hand="Ask for more host memory (`--mem`), or use fewer data-loader workers, less pinning, less offload.",
+        "Ask for more host memory (`--mem`), or use fewer data-loader workers, less pinning or offload.",
         retry=RetryMode.MORE_MEMORY,
         budgets=(Budget.HOST_OOM,),
     )
     NODE = Policy(
         "node",
-        by_hand="Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
+        "Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
         budgets=(Budget.INFRA,),
         elsewhere=True,
         strike=SUSPECT,
     )
     GPU = Policy(
         "gpu",
-        by_hand="Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
+        "Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
         budgets=(Budget.INFRA,),
         strike=BAD,
     )
     GPU_FAULT = Policy(
         "gpu_fault",
-        by_hand="Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
+        "Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
         " look for it with CUDA_LAUNCH_BLOCKING=1.",
         budgets=(Budget.INFRA, Budget.CRASH),
         elsewhere=True,
@@ -170,40 +158,37 @@ class FailureClass(StrEnum):
     )
     HANG = Policy(
         "hang",
-        by_hand="Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
+        "Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and NCCL_DEBUG=INFO.",
         budgets=(Budget.INFRA,),
     )
     STORAGE = Policy(
         "storage",
-        by_hand="Make room, or wait until the file system answers; then start it again.",
+        "Make room, or wait until the file system answers; then start it again.",
         budgets=(Budget.INFRA,),
         awaits_storage=True,
     )
-    CHECKPOINT = Policy("checkpoint", by_hand="Resume from the checkpoint before it.", budgets=(None, Budget.CRASH))
+    CHECKPOINT = Policy("checkpoint", "Resume from the checkpoint before it.", budgets=(None, Budget.CRASH))
     LOST = Policy(
-        "lost",
-        by_hand="Submit it again; if it recurs, ask the administrators.",
-        budgets=(Budget.INFRA,),
-        may_hide_hang=True,
+        "lost", "Submit it again; if it recurs, ask the administrators.", budgets=(Budget.INFRA,), may_hide_hang=True
     )
-    CRASH = Policy("crash", by_hand="Start it again once.", budgets=(Budget.CRASH,), may_hide_hang=True)
+    CRASH = Policy("crash", "Start it again once.", budgets=(Budget.CRASH,), may_hide_hang=True)
     DETERMINISTIC = Policy(
-        "deterministic", by_hand="Fix it first: started again unchanged, it fails in the same way.", run=RunState.FAILED
+        "deterministic", "Fix it first: started again unchanged, it fails in the same way.", run=RunState.FAILED
     )
     DIVERGED = Policy(
-        "diverged", by_hand="Change the training: started again unchanged, it diverges again.", run=RunState.FAILED
+        "diverged", "Change the training: started again unchanged, it diverges again.", run=RunState.FAILED
     )
-    PRUNED = Policy("pruned", by_hand="Nothing: its campaign ended it.", run=RunState.FAILED)
-    REFUSED = Policy("refused", by_hand="Change the refused request, then submit it again.", run=RunState.FAILED)
+    PRUNED = Policy("pruned", "Nothing: its campaign ended it.", run=RunState.FAILED)
+    REFUSED = Policy("refused", "Change the refused request, then submit it again.", run=RunState.FAILED)
     CANCELLED = Policy(
         "cancelled",
-        by_hand="Submit it again if that was a mistake.",
-        attempt=AttemptState.CANCELLED,
-        run=RunState.CANCELLED,
+        "Submit it again if that was a mistake.",
+        AttemptState.CANCELLED,
+        RunState.CANCELLED,
         may_hide_hang=True,
     )
-    RETURNED = Policy("returned", by_hand="Submit it again.", attempt=AttemptState.CANCELLED, failure=False)
+    RETURNED = Policy("returned", "Submit it again.", AttemptState.CANCELLED, failure=False)
 
     def __new__(cls, policy: Policy | str) -> Self:
         """A class with its row; a text alone is no class."""

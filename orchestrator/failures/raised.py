@@ -153,17 +153,10 @@ def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:
 
 @cache
 def _known(name: str) -> frozenset[str]:
-    return frozenset(_walk(name))
-
-
-def _walk(name: str) -> Iterator[str]:
     own = getattr(builtins, name, None)
-    if isinstance(own, type) and issubclass(own, BaseException):
-        yield from (base.__name__ for base in own.__mro__[:-1])
-    for base, derived in _DERIVED.items():
-        if name in derived:
-            yield base
-            yield from _walk(base)
+    known = own.__mro__[:-1] if isinstance(own, type) and issubclass(own, BaseException) else ()
+    bases = {base for base, derived in _DERIVED.items() if name in derived}
+    return frozenset({kind.__name__ for kind in known} | bases).union(*map(_known, bases))
 
 
 def _frames(raw: object) -> tuple[Frame, ...]:
@@ -172,12 +165,14 @@ def _frames(raw: object) -> tuple[Frame, ...]:
         return ()
     shaped = [frame for frame in raw if isinstance(frame, Sequence) and len(frame) >= 3]
     return tuple(
-        Frame(str(frame[0]), _number(frame[1]), str(frame[2]), str(frame[3]) if frame[3:] else "") for frame in shaped
+        Frame(
+            str(frame[0]),
+            frame[1] if isinstance(frame[1], int) else 0,
+            str(frame[2]),
+            str(frame[3]) if frame[3:] else "",
+        )
+        for frame in shaped
     )
-
-
-def _number(raw: object) -> int:
-    return raw if isinstance(raw, int) else 0
 
 
 _DERIVED: Mapping[str, frozenset[str]] = {

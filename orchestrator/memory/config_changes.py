@@ -36,7 +36,8 @@ def next_change(config: RunConfig, allowed: Collection[ConfigChange], previous: 
         ZERO_STAGE: f"{ZERO_STAGE}={stage + 1}" if stage < 3 else None,
     }
     possible = (change for name, change in candidates.items() if change and name in allowed)
-    return next((change for change in possible if _works(now, change)), None)
+    known = set(_conflicts(now))  # a spec may not ask for a run with others
+    return next((change for change in possible if set(_conflicts(changed(now, [change]))) <= known), None)
 
 
 def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
@@ -55,11 +56,6 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
             case _:
                 raise ValueError(f"{change}: no such change")
     return config
-
-
-def _works(config: RunConfig, change: str) -> bool:
-    """Return whether a spec may ask for a run with this change."""
-    return set(_conflicts(changed(config, [change]))) <= set(_conflicts(config))
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:

@@ -33,10 +33,9 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
     *("seed", "lr", "warmup_steps", "schedule", "schedule_steps", "min_lr_ratio", "weight_decay"),
     *("beta1", "beta2", "eps", "steps", "epochs", "micro_batch"),
 }
-_ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
-_STRATEGY: Final = (
-    *("engine", "offload", "fsdp2_reduce", "nvme_path", "deepcompile", "attention", "fused_loss"),
-    *("sequence_parallel", "tensor_parallel"),
+_OF_MEMORY: Final = (
+    *("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile", "engine", "offload"),
+    *("fsdp2_reduce", "nvme_path", "deepcompile", "attention", "fused_loss", "sequence_parallel", "tensor_parallel"),
 )
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
@@ -74,11 +73,9 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     limits = {"gpu": config.local.gpu_mem_per_process, "cpu": config.local.mem_per_process}
     machine = slurm.model_dump(include={"partition", "constraint", "gres", "gpus_per_node"})
     facts: dict[str, Any] = {
-        **train.model_dump(include=set(_ALWAYS)),
+        **train.model_dump(mode="json", include=set(_OF_MEMORY)),
         "tokenizer": train.tokenizer if isinstance(train.model, Mapping) else None,  # its size is the vocabulary's
         "dropout": train.dropout > 0,  # its masks are kept until the backward pass
-        # Keys stay what they were before there was a choice: only what is not left at its default is in them.
-        **train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True),
         "deepspeed": _of_memory(config.deepspeed),
         "env": config.env,
         "python": config.python,
@@ -88,7 +85,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     }
     if config.command is not None:
         facts["command"] = config.command
-        facts["train"] = train.model_dump(mode="json", exclude={*_NO_MEMORY_OF_COMMANDS, *_STRATEGY, "strategy"})
+        facts["train"] = train.model_dump(mode="json", exclude={*_NO_MEMORY_OF_COMMANDS, *_OF_MEMORY, "strategy"})
     return facts
 
 
@@ -118,20 +115,18 @@ def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[Me
 
 
 def _counting(group: Sequence[MemoryObservation], since_s: float) -> Iterator[MemoryObservation]:
-    versions = [observation.key.rpartition("|")[2] for observation in group]
-    newest = next((version for version in reversed(versions) if version != UNKNOWN), None)
-    trained = [not observation.oom and observation.peak_gb is not None for observation in group]
-    if any(has and version == newest for has, version in zip(trained, versions, strict=True)):
-        trained = [has for has, version in zip(trained, versions, strict=True) if version in (newest, UNKNOWN)]
-        group = [each for each, version in zip(group, versions, strict=True) if version in (newest, UNKNOWN)]
-    for observation in group:
-        began_s = observation.created_s or 0.0
-        larger = (other for other, has in zip(group, trained, strict=True) if has)
-        larger = (other for other in larger if other.micro_batch >= observation.micro_batch)
-        refuted = began_s > 0 and any((other.created_s or 0.0) > began_s for other in larger)
-        expired = observation.created_s is not None and observation.created_s < since_s
-        if not (observation.oom and (refuted or expired)):
-            yield observation
+    versions = {each: each.key.rpartition("|")[2] for each in group}
+    newest = next((version for version in reversed(versions.values()) if version != UNKNOWN), None)
+    trained = [each for each in group if not each.oom and each.peak_gb is not None]
+    if any(versions[each] == newest for each in trained):
+        group, trained = ([each for each in some if versions[each] in (newest, UNKNOWN)] for some in (group, trained))
+    for each in group:
+        began_s = each.created_s or 0.0
+        larger = (other.created_s or 0.0 for other in trained if other.micro_batch >= each.micro_batch)
+        refuted = began_s > 0 and any(later_s > began_s for later_s in larger)
+        expired = each.created_s is not None and each.created_s < since_s
+        if not (each.oom and (refuted or expired)):
+            yield each
 
 
 @dataclass(frozen=True)
