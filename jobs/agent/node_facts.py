@@ -1,7 +1,7 @@
 """A node's own evidence of an attempt: the machine, its GPUs, and the memory of the job.
 
 Without a control group of the attempt's own, its memory is sampled: the proportional set size, for which the kernel
-walks all pages of a process, or of a large process the resident set without shared pages.
+walks all pages of a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _PEAK: Final = ("memory.peak", "memory.max_usage_in_bytes")
 
 INTERVAL_S: Final = 1.0
 MOST_OF_A_CORE: Final = 0.02  # looking takes longer the more pages there are; then it is done less often
-WALKED_BYTES: Final = 8_000_000_000  # a walk over so many pages takes a quarter of a second
 WAIT_S: Final = 0.5  # for a look that is under way when the attempt has ended
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
@@ -206,12 +205,10 @@ def _tree(root: int) -> Iterator[int]:
 
 
 def _process_bytes(pid: int) -> int | None:
+    if match := _PSS.search(read(PROC / str(pid) / "smaps_rollup")):
+        return int(match[1]) * 1024
     words = read(PROC / str(pid) / "statm").split()
-    own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
-    if own is not None and int(words[1]) * _PAGE > WALKED_BYTES:
-        return own
-    match = _PSS.search(read(PROC / str(pid) / "smaps_rollup"))
-    return int(match[1]) * 1024 if match else own
+    return (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
 
 
 def read(path: Path) -> str:

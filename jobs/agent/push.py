@@ -69,12 +69,9 @@ class Pusher:
                 drain_attempt(store, attempt_spools(self._attempt_id, self._spool, paths.forward_spool, gpus))
             finally:
                 store.close()
+            text = ""
         except Exception as exc:  # noqa: BLE001 - whatever it is, the spool keeps the lines, and the next try may go well
-            self._say(f"metrics or telemetry wait beside {self._spool.name}, the store does not take them: {exc}")
-        else:
-            self._say("")
-
-    def _say(self, text: str) -> None:
+            text = f"metrics or telemetry wait beside {self._spool.name}, the store does not take them: {exc}"
         if text and text != self._printed:
             print(text, file=sys.stderr, flush=True)
         self._printed = text

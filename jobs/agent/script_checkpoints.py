@@ -63,11 +63,9 @@ def _torn(path: Path) -> str:
             return f"no {_LAST_OF_TRAINER}"
     if (path.suffix == ".distcp" or any(path.glob("*.distcp"))) and not (path / _LAST_OF_DISTRIBUTED).exists():
         return f"no {_LAST_OF_DISTRIBUTED}"
-    return next((f"{state.name} is cut off" for state in _states(path) if _is_cut_off(state)), "")
-
-
-def _is_cut_off(state: Path) -> bool:
-    """`torch.save` writes an archive, which has its directory at the end."""
-    with state.open("rb") as stream:
-        head = stream.read(2)
-    return not head or (head == b"PK" and not is_zipfile(state))
+    for state in _states(path):
+        with state.open("rb") as stream:
+            head = stream.read(2)
+        if not head or (head == b"PK" and not is_zipfile(state)):  # `torch.save` writes an archive's directory last
+            return f"{state.name} is cut off"
+    return ""

@@ -21,6 +21,7 @@ from dscampaign.jobs.shared.nvml import Figures, GpuMeter, Unavailable, each_gpu
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""
 
+_TROUBLE = "no telemetry of this node's GPUs:"
 WAIT_S = 0.5  # for the last sample, before the last push
 
 
@@ -53,11 +54,11 @@ class Telemetry:
                 names = gpu_names(nvml, self._visible)[: self._gpus]
                 meters, troubles = each_gpu(nvml, names, lambda number, _, gpu: GpuMeter(nvml, gpu, number))
                 for trouble in troubles:
-                    self._say(trouble)
+                    print(_TROUBLE, trouble, file=sys.stderr, flush=True)
                 if meters:
                     self._sample(meters)
         except (Unavailable, OSError) as exc:  # a shared folder that takes no line: what matters more will fail too
-            self._say(exc)
+            print(_TROUBLE, exc, file=sys.stderr, flush=True)
 
     def _sample(self, meters: list[GpuMeter]) -> None:
         spool, interval_s, last_s, count = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0
@@ -74,9 +75,6 @@ class Telemetry:
                 spool.write({"ts": round(time.time(), 3), "span_s": round(span_s, 3), **columns(figures)})
             last_s, count = now_s, count + 1
             interval_s = self._interval_s * (1 << count // SAMPLES_AT_A_RATE)
-
-    def _say(self, reason: object) -> None:
-        print(f"no telemetry of this node's GPUs: {reason}", file=sys.stderr, flush=True)
 
 
 def columns(figures: Mapping[int, Figures]) -> dict[str, list[Any]]:

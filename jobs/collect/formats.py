@@ -100,8 +100,8 @@ _OTHER_STEPS: Final = _form(
 )
 """Before `step`, these make it another number than the step of the line."""
 _EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
-_EPOCH_OF_ALL: Final = _form(rf"(?<![a-z_./-])epoch[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])")
-_EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
+EPOCH_OF_ALL: Final = _form(rf"(?<![a-z_./-])epoch[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])")
+EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 LOSS: Final = _form("loss|entropy|xent")  # in every line with a value; a look for it costs little
 _VALUE: Final = _form(
     r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
@@ -141,8 +141,8 @@ _OTHER_WORK: Final = _form(
     r"\b(?:sanity|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
 """A count of these is no count of steps."""
-_OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")
-"""Not `slowest rank 3` nor `LoRA rank 8`, after another word."""
+OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")
+"""The number of a rank other than 0, at the begin of a line or by name; not `slowest rank 3` nor `LoRA rank 8`."""
 _NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|restor(?:ed|ing)|resum(?:ed|ing))\b")
 _TRAINING: Final = _form("train")
 
@@ -190,11 +190,6 @@ class Reading:
         return int(self.line["step"])
 
 
-def of_other_rank(text: str) -> bool:
-    """Return whether a rank prints a line that begins with, or names, its number, other than 0."""
-    return _OF_OTHER_RANK.search(text) is not None
-
-
 def read_line(text: str, run_steps: int | None = None, epoch: int | None = None) -> Reading | None:
     """Return the metrics of a line with a step and a loss; None of any other.
 
@@ -231,18 +226,6 @@ def in_parts(text: str) -> bool:
     return bool(step and iteration and _number(step["step"]) != _number(iteration["step"]))
 
 
-def epoch_alone(text: str) -> int | None:
-    """Return the epoch of a line that names only an epoch, above the lines of its steps."""
-    match = _EPOCH_ALONE.fullmatch(text)
-    return int(match[1]) if match else None
-
-
-def epoch_of_all(text: str) -> tuple[int, int] | None:
-    """Return the epoch of a line and the number of all epochs, if it has both."""
-    match = _EPOCH_OF_ALL.search(text)
-    return (int(_number(match["step"])), int(_number(match["total"]))) if match else None
-
-
 def logged(text: str) -> Line | None:
     """Return the metrics of a log of the Trainer, which has no step, {} if it has no loss; None of another line.
 
@@ -268,10 +251,7 @@ def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None
         bar = _BAR in form.pattern.pattern
         if form.counts:
             other = _HELD_OUT.search(text) or _OTHER_WORK.search(text)
-            fit = not other and {
-                step: n for step, n in reads.items() if step <= n and _fits(n, run_steps, epoch, bar=bar)
-            }
-            reads = fit or {}
+            reads = {} if other else {s: n for s, n in reads.items() if s <= n and _fits(n, run_steps, epoch, bar=bar)}
         if len(reads) > 1:  # as in `loss 2.0 at step 9, best at step 5`
             return None
         for step, total in reads.items():

@@ -15,15 +15,15 @@ from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .formats import (
+    EPOCH_ALONE,
+    EPOCH_OF_ALL,
     LOSS,
     LOSSES,
+    OF_OTHER_RANK,
     Line,
     Reading,
-    epoch_alone,
-    epoch_of_all,
     in_parts,
     logged,
-    of_other_rank,
     read_heading,
     read_line,
     read_stepless,
@@ -96,8 +96,11 @@ class Patterns:
         patterns = {name: UserPattern(pattern, PATTERN_S) for name, pattern in self._patterns.items()}
         lines: list[Line] = []
         for text in texts:
-            numbers = {name: _number(pattern.find(text)) for name, pattern in patterns.items()}
-            values = {name: number for name, number in numbers.items() if number is not None}
+            values = dict[str, float]()
+            for name, pattern in patterns.items():
+                if match := pattern.search(text):
+                    with suppress(ValueError, AttributeError):  # no number, or a group that takes no part
+                        values[name] = float(match[1].replace(",", ""))
             if math.isfinite(step := values.pop("step", math.nan)):
                 self._step = int(step)
             if "step_time_ms" in values:
@@ -159,7 +162,7 @@ class CommonForms:
 
     def _read(self, text: str) -> list[Reading]:
         """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
-        if LOSS.search(text) and of_other_rank(text):
+        if LOSS.search(text) and OF_OTHER_RANK.search(text):
             return []
         if (values := logged(text)) is not None:
             if values and len(self._waiting) < WAITING:
@@ -167,15 +170,25 @@ class CommonForms:
                 self._waiting.append(values)
             return []
         if self._waiting and (bar := _TRAINERS_BAR.match(text)):
-            return [Reading(line, text) for line in self._placed(int(bar[1]), int(bar[2]))]
-        self._of_epochs = epoch_of_all(text) or self._of_epochs
-        if (epoch := epoch_alone(text)) is not None:
-            self._epoch = epoch
+            return self._placed(text, int(bar[1]), int(bar[2]))
+        if of_all := EPOCH_OF_ALL.search(text):
+            self._of_epochs = int(of_all["step"].replace(",", "")), int(of_all["total"].replace(",", ""))
+        if alone := EPOCH_ALONE.fullmatch(text):
+            self._epoch = int(alone[1])
         elif reading := self._line(text):
             return self._described([*self._placed_before(reading), reading])
         elif values := read_stepless(text):
             return self._without_step(text, values)
         return []
+
+    def _placed(self, text: str, step: int, total: int) -> list[Reading]:
+        """Return the lines that waited for the training's bar; an evaluation has a bar of its own, after the first."""
+        if not self._total and any("loss" in values for values in self._waiting):
+            self._total = total
+        if total != self._total:
+            return []
+        waiting, self._waiting = self._waiting, []
+        return [Reading({"step": step, **values}, text) for values in waiting]
 
     def _without_step(self, text: str, values: Line) -> list[Reading]:
         """Return the metrics of an epoch, if the run's steps are epochs; the last values of each count."""
@@ -279,15 +292,6 @@ class CommonForms:
         self._turn = [ready.pop()] if ready and ready[-1].bar and not last else []
         return ready
 
-    def _placed(self, step: int, total: int) -> list[Line]:
-        """Return the lines that waited for the training's bar; an evaluation has a bar of its own, after the first."""
-        if not self._total and any("loss" in values for values in self._waiting):
-            self._total = total
-        if total != self._total:
-            return []
-        waiting, self._waiting = self._waiting, []
-        return [{"step": step, **values} for values in waiting]
-
 
 class _Epochs:
     """Lines with an epoch and a step. The second epoch shows whether steps begin again with each.
@@ -321,7 +325,12 @@ class _Epochs:
             self._held = [*self._held, reading][:WAITING_EPOCHS]
             return []
         held, self._held = self._held, []
-        return [waiting for waiting in (*held, reading) if self._is_counted(waiting)]
+        if not self._anew:
+            return [*held, reading]
+        counted = [each for each in (*held, reading) if each.total == self._total and not self.refused]
+        for each in counted:
+            each.line["step"] += ((each.epoch or 0) - (self.first or 0)) * self._total
+        return counted
 
     def finish(self) -> list[Reading]:
         """Return the readings that still wait: right if theirs is the first epoch of all, and the last."""
@@ -343,21 +352,8 @@ class _Epochs:
             if self._accumulates or not self._total or self.first is None:
                 self.refused = self._example
 
-    def _is_counted(self, reading: Reading) -> bool:
-        if not self._anew:
-            return True
-        reading.line["step"] += ((reading.epoch or 0) - (self.first or 0)) * self._total
-        return reading.total == self._total and not self.refused
-
 
 def _stamped(lines: list[Line], ts_s: float | None) -> list[Line]:
     if lines and ts_s is not None:
         lines[-1]["ts"] = ts_s
     return lines
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text.replace(",", ""))
-    except ValueError:
-        return None

@@ -123,7 +123,14 @@ class TrainerState(MetricSource):
             self.description = str(newest)
             entries = {key: entry for key, entry in _history(newest).items() if key not in self._seen}
         self._seen |= entries.keys()
-        return [_values(entry) for entry in entries.values()], False
+        lines = []
+        for entry in entries.values():
+            numbers = {
+                name: float(value) for name, value in entry.items() if isinstance(value, float) or _is_whole(value)
+            }
+            summary = "train_runtime" in numbers
+            lines.append(numbers if summary else {metric_name(name): value for name, value in numbers.items()})
+        return lines, False
 
 
 def _history(path: Path) -> dict[str, dict[str, Any]]:
@@ -140,11 +147,6 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and abs(value) <= sys.float_info.max
 
 
-def _values(entry: dict[str, Any]) -> Line:
-    numbers = {name: float(value) for name, value in entry.items() if isinstance(value, float) or _is_whole(value)}
-    return numbers if "train_runtime" in numbers else {metric_name(name): value for name, value in numbers.items()}
-
-
 class Places:
     """The run's folder, folders that its command or environment names by the run's name, and the working folder.
 
@@ -152,7 +154,9 @@ class Places:
     """
 
     def __init__(self, payload: Payload, since_s: float) -> None:
-        self._own = [Path(payload.run_dir), *_named(payload)]
+        name = re.compile(rf"(?<![A-Za-z0-9]){re.escape(payload.run)}(?![A-Za-z0-9])")
+        words = (word.partition("=")[2] or word for word in (*payload.command, *payload.env.values()))
+        self._own = [Path(payload.run_dir), *(Path(payload.workdir, word) for word in words if name.search(word))]
         self._workdir = Path(payload.workdir) if payload.workdir else None
         self._campaigns = payload.run_paths.root
         self._since_s = since_s - CLOCKS_DIFFER_S
@@ -181,21 +185,13 @@ class Places:
                     left -= 1
                     path = Path(entry.path)
                     if entry.is_dir(follow_symlinks=False):
-                        if depth < MAX_DEPTH and self._is_entered(path):
+                        hidden = entry.name in _NOT_ENTERED or entry.name.startswith(".")
+                        if depth < MAX_DEPTH and not hidden and path != self._campaigns:
                             waiting.append((path, depth + 1))
                     elif part in entry.name and _modified_s(path) >= self._since_s:
                         yield path
                     if not left:
                         return
-
-    def _is_entered(self, folder: Path) -> bool:
-        return folder != self._campaigns and folder.name not in _NOT_ENTERED and not folder.name.startswith(".")
-
-
-def _named(payload: Payload) -> list[Path]:
-    name = re.compile(rf"(?<![A-Za-z0-9]){re.escape(payload.run)}(?![A-Za-z0-9])")
-    words = (word.partition("=")[2] or word for word in (*payload.command, *payload.env.values()))
-    return [Path(payload.workdir, word) for word in words if name.search(word)]
 
 
 def _modified_s(path: Path) -> float:

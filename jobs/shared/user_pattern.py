@@ -25,16 +25,8 @@ class UserPattern:
         self.pattern, self.given_up = pattern, False
         self._compiled, self._left_s = re.compile(pattern, re.MULTILINE), limit_s
 
-    def search(self, text: str) -> bool:
-        """Return whether it matches in the text; False once it is given up."""
-        return self._search(text) is not None
-
-    def find(self, text: str) -> str | None:
-        """Return the first group of its match in the text; None if there is none, or once it is given up."""
-        match = self._search(text)
-        return match[1] if match else None
-
-    def _search(self, text: str) -> re.Match[str] | None:
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return its match in the text; None once it is given up."""
         if self.given_up:
             return None
         began_s, before = time.thread_time(), signal.signal(signal.SIGVTALRM, _stop)
