@@ -25,7 +25,7 @@ from dscampaign.jobs.shared.code_copy import DamagedCopy
 from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
-from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
+from dscampaign.jobs.shared.sharing import Sharing, open_to_readers
 
 from . import evidence
 from .evidence import EXIT_NOT_MINE, NodeOutcome, RankEnd
@@ -109,7 +109,18 @@ class Agent:
         pusher, forwarders = Pusher(self.payload, self.paths.metrics, store), Forwarders(self.paths)
         pusher.start()
         launcher = Launcher(self.node, self._watch, self.progress, self._umask, agreed.copy)
-        exit_code, ended_by = self._search_and_train(start, launcher, forwarders)
+        for folder in (self.paths.logs, self.paths.ranks):
+            make_below(self.run_paths.dir, folder)
+        sharing = Sharing.read(self.run_paths.campaign_marker)
+        make_below(self.run_paths.dir, self._checkpoints, closed=sharing is None or not sharing.checkpoints)
+        keep_room(self.paths.reserve(rank))
+        self.progress.open()
+        self._facts.ready()
+        try:
+            exit_code, ended_by = self._search_and_train(start, launcher, forwarders)
+        finally:
+            self._ends = self.progress.ends()
+            self.progress.close()
         forwarders.end(exit_code, ended_by)
         outcome = self._write_outcome(exit_code, ended_by, started_s, start, launcher.facts)
         self._telemetry.wait()
@@ -124,26 +135,12 @@ class Agent:
         return self.run_paths.checkpoints(self.payload.config_hash)
 
     def _search_and_train(self, start: Start, launcher: Launcher, forwarders: Forwarders) -> tuple[int | None, str]:
-        for folder in (self.paths.logs, self.paths.ranks):
-            make_below(self.run_paths.dir, folder)
-        make_below(self.run_paths.dir, self._checkpoints, closed=not checkpoints_shared(self.run_paths.campaign_marker))
-        keep_room(self.paths.reserve(self.node.rank))
-        self.progress.open()
-        self._facts.ready()
-        try:
-            if start.search_from is not None:
-                searched = Search(self.payload, self.node, launcher.launch, self._starter.tell).run(
-                    start, self._watch.over
-                )
-                if searched.ended_by:
-                    return None, searched.ended_by
-                start, self.payload = searched.start, searched.payload
-            return self._train(start, launcher, forwarders)
-        finally:
-            self._ends = self.progress.ends()
-            self.progress.close()
-
-    def _train(self, start: Start, launcher: Launcher, forwarders: Forwarders) -> tuple[int, str]:
+        if start.search_from is not None:
+            search = Search(self.payload, self.node, launcher.launch, self._starter.tell)
+            searched = search.run(start, self._watch.over)
+            if searched.ended_by:
+                return None, searched.ended_by
+            start, self.payload = searched.start, searched.payload
         self._telemetry.start()
         collector = None
         if self.node.rank == 0:

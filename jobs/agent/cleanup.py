@@ -53,7 +53,10 @@ def clear_build_locks(folder: Path) -> list[Path]:
         return []
     left = [lock for lock in folder.glob("**/lock") if lock.lstat().st_uid == os.getuid()]
     if left:
-        opened = {_file_id(file) for process in Path("/proc").glob("[0-9]*") for file in _open_files(process)}
+        opened = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended, or is somebody else's
+                opened |= {_file_id(file) for file in (process / "fd").iterdir()}
         left = [lock for lock in left if _file_id(lock) not in opened]
     for lock in left:
         ours.remove(lock, folder)
@@ -82,12 +85,6 @@ def is_of(attempt_dir: Path, pid: int | str) -> bool:
 
 def _processes(attempt_dir: Path) -> list[int]:
     return [int(process.name) for process in Path("/proc").glob("[0-9]*") if is_of(attempt_dir, process.name)]
-
-
-def _open_files(process: Path) -> list[Path]:
-    with suppress(OSError):  # it has just ended, or is somebody else's
-        return list((process / "fd").iterdir())
-    return []
 
 
 def _file_id(file: Path) -> tuple[int, int]:

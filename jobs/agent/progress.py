@@ -15,9 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dscampaign.db.storable import is_time
 from dscampaign.files import ours
-from dscampaign.files.atomic_files import read_json
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.guard import ALIVE
 from dscampaign.jobs.shared.documents import Document, Time, Whole, decode
@@ -66,17 +64,6 @@ class Heartbeat(Document):
     def step(self) -> int:
         """Return the newest step that the slowest rank has worked on; 0 before the first."""
         return min((rank.step for rank in self.ranks.values()), default=0)
-
-    @classmethod
-    def read(cls, path: Path) -> Heartbeat | None:
-        """Return the heartbeat in ``path``; None if there is none."""
-        raw = read_json(path) or {}
-        if not is_time(raw.get("ts")):
-            return None
-        try:
-            return decode(cls, raw)
-        except ValueError:  # of another version: a sign of life all the same
-            return cls(float(raw["ts"]))
 
 
 class RankWatch:

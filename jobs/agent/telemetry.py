@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,27 @@ class Telemetry:
             print(_TROUBLE, exc, file=sys.stderr, flush=True)
 
     def _sample(self, meters: list[GpuMeter]) -> None:
-        spool, interval_s, last_s, count = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0
+        spool = open_private(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        interval_s, last_s, count, torn = self._interval_s, time.monotonic(), 0, False
+
+        def write(line: Mapping[str, Any]) -> None:
+            """In one write, so that a killed agent loses no line."""
+            nonlocal torn
+            data = (("\n" if torn else "") + json.dumps(line, separators=(",", ":")) + "\n").encode()
+            with suppress(OSError):  # a full disk, for now: a gap in the samples
+                torn = os.write(spool, data) < len(data)
+
         by_number = {meter.number: meter.device() for meter in meters}
         # Also GPUs that do not answer: their energy must count as unknown.
         devices = [by_number.get(number, {"gpu": number}) for number in range(self._gpus)]
-        spool.write({"devices": devices, "node": self._node, "ts": time.time()})
+        write({"devices": devices, "node": self._node, "ts": time.time()})
         stopped = False
         while not stopped:
             stopped = self._stop.wait(interval_s if count else 0)
             now_s = time.monotonic()
             span_s = min(now_s - last_s, 2 * interval_s) if count else interval_s
             if figures := {meter.number: own for meter in meters if (own := meter.read())}:
-                spool.write({"ts": round(time.time(), 3), "span_s": round(span_s, 3), **columns(figures)})
+                write({"ts": round(time.time(), 3), "span_s": round(span_s, 3), **columns(figures)})
             last_s, count = now_s, count + 1
             interval_s = self._interval_s * (1 << count // SAMPLES_AT_A_RATE)
 
@@ -81,18 +91,3 @@ def columns(figures: Mapping[int, Figures]) -> dict[str, list[Any]]:
     """Return one list for each figure, in the order of ``gpu``: a third of the bytes of one object a GPU."""
     names = [name for name in GPU_FIGURES if any(name in own for own in figures.values())]
     return {"gpu": list(figures), **{name: [own.get(name) for own in figures.values()] for name in names}}
-
-
-class _GpuSpool:
-    """The append-only file of this node: one write a line, so that a killed agent loses no line."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._torn = False
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        data = (("\n" if self._torn else "") + json.dumps(line, separators=(",", ":")) + "\n").encode()
-        try:
-            self._torn = os.write(self._descriptor, data) < len(data)
-        except OSError:  # a full disk, for now: a gap in the samples
-            return

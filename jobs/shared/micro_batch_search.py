@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isqrt
+from math import inf
 from typing import Final
 
 COMFORTABLE: Final = 8  # the first size of a search, if it divides the share
@@ -48,9 +48,11 @@ def smaller_size(share: int, size: int) -> int | None:
 def next_size(share: int, trials: Sequence[SizeTrial], too_big: int | None = None) -> int | None:
     """Return the next size to try; None if that would not pay, or is expected not to fit."""
     last = trials[-1]
-    if not last.fits or not _pays(trials):
+    before_s = min((trial.step_s for trial in trials[:-2]), default=inf)
+    if not last.fits or min(trial.step_s for trial in trials[-2:]) >= before_s * (1.0 - PAYS):
         return None
-    larger = [size for size in _divisors(share) if size > last.micro_batch and (not too_big or size < too_big)]
+    most = min(share, (too_big or share + 1) - 1)
+    larger = [size for size in range(last.micro_batch + 1, most + 1) if share % size == 0]
     doubled = min((size for size in larger if size >= 2 * last.micro_batch), default=max(larger, default=None))
     if doubled is None or _may_fit(trials, doubled):
         return doubled
@@ -67,13 +69,6 @@ def best_size(trials: Sequence[SizeTrial]) -> int | None:
     return min(trial.micro_batch for trial in able if trial.step_s <= fastest_s * (1.0 + AS_FAST))
 
 
-def _pays(trials: Sequence[SizeTrial]) -> bool:
-    if len(trials) < 3:
-        return True
-    before_s = min(trial.step_s for trial in trials[:-2])
-    return min(trial.step_s for trial in trials[-2:]) < before_s * (1.0 - PAYS)
-
-
 def _may_fit(trials: Sequence[SizeTrial], size: int) -> bool:
     usable_gb = trials[-1].usable_gb
     peaks = [(trial.micro_batch, trial.peak_gb) for trial in trials if trial.peak_gb is not None][-2:]
@@ -82,8 +77,3 @@ def _may_fit(trials: Sequence[SizeTrial], size: int) -> bool:
     (low, low_gb), (high, high_gb) = peaks
     slope = max(0.0, (high_gb - low_gb) / (high - low))
     return high_gb + slope * (size - high) <= FULL * usable_gb
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})

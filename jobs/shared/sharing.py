@@ -40,30 +40,14 @@ class Sharing:
         return {**others, _KEY: asdict(sharing)} if sharing else others
 
 
-def checkpoints_shared(marker: Path) -> bool:
-    """Return whether the checkpoints of the marker's campaign are shared."""
-    sharing = Sharing.read(marker)
-    return sharing is not None and sharing.checkpoints
-
-
 def open_to_readers(paths: AttemptPaths) -> None:
     """Open the files that the ranks have made in an attempt that is shared. Raises OSError: the folder is away."""
     if not is_opened(paths.dir):
         return
-    for folder in (paths.dir, paths.logs, paths.ranks):
-        if folder.is_dir():
-            for file in _closed_files(folder):
-                if file != paths.forward_payload:
-                    with suppress(FileNotFoundError):
-                        open_file(file)
-
-
-def _closed_files(folder: Path) -> list[Path]:
-    files = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP:
-                    files.append(Path(entry.path))
-    return files
+    folders = filter(Path.is_dir, (paths.dir, paths.logs, paths.ranks))
+    for file in [file for folder in folders for file in folder.iterdir()]:
+        with suppress(FileNotFoundError):
+            info = file.lstat()
+            closed = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP
+            if closed and file != paths.forward_payload:
+                open_file(file)

@@ -127,16 +127,8 @@ os.kill(os.getpid(), 9)
     second.close()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *('{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'),
-        *('{"ts": 5, "idle_s": "long"}', '{"ts": 5, "idle_s": NaN}', '{"ts": 5, "ranks": {"x": {}}}'),
-        *('{"ts": 5, "ranks": {"0": {"step": 1e9, "phase": "train"}}}', '{"ts": 5, "phase": null}'),
-    ],
-)
-def test_of_another_version_it_is_a_sign_of_life(tmp_path: Path, text: str) -> None:
-    (tmp_path / "beat").write_text(text)
+def test_fields_of_another_version_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "beat").write_text('{"ts": 5.0, "mood": 1}')
     assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)
 
 
