@@ -147,19 +147,11 @@ class NodeOutcome(Document):
 
 
 def rank_ends(
-    paths: AttemptPaths,
-    ranks: Iterable[int],
-    gone_s: Mapping[int, float] | None = None,
-    kept: Mapping[int, RankEnd] | None = None,
+    paths: AttemptPaths, ranks: Iterable[int], gone_s: Mapping[int, float], kept: Mapping[int, RankEnd]
 ) -> tuple[RankEnd, ...]:
     """Return how each of ``ranks`` ended, by its own record; ranks in ``gone_s`` left none."""
-    absent_s, kept = gone_s or {}, kept or {}
-
-    def end(rank: int) -> RankEnd:
-        own = kept.get(rank) or RankEnd.read(paths.rank_record(rank)) or RankEnd(rank)
-        return replace(own, gone_s=absent_s.get(rank) if own.exit is None else None)
-
-    return tuple(map(end, ranks))
+    ends = (kept.get(rank) or RankEnd.read(paths.rank_record(rank)) or RankEnd(rank) for rank in ranks)
+    return tuple(replace(end, gone_s=gone_s.get(end.rank) if end.exit is None else None) for end in ends)
 
 
 def gather_lines(

@@ -34,7 +34,16 @@ class Forwarders:
             if payload.forward:
                 payload.write(self._paths.forward_payload)
             for tool in payload.forward:
-                self._processes[tool] = self._start(tool, payload)
+                with open(self._paths.forward_log(tool), "ab", opener=open_private) as log:
+                    self._processes[tool] = subprocess.Popen(
+                        [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
+                        env={**os.environ, **payload.env},
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=log,
+                        bufsize=0,
+                        start_new_session=True,
+                    )
         except OSError as exc:
             print(f"metrics are not forwarded: {exc}", file=sys.stderr, flush=True)
 
@@ -61,18 +70,6 @@ class Forwarders:
             if code:
                 log = self._paths.forward_log(tool)
                 tell_unfinished(self._paths, tool, f"its process ended with {code}, see {log}")
-
-    def _start(self, tool: str, payload: Payload) -> subprocess.Popen[bytes]:
-        with open(self._paths.forward_log(tool), "ab", opener=open_private) as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
-                env={**os.environ, **payload.env},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-            )
 
 
 def how_it_ended(exit_code: int | None, ended_by: str) -> str:

@@ -111,7 +111,7 @@ def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPath
     os.mkfifo(paths.metrics)
     assert (spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)) == (7, None)
     os.mkfifo(paths.rank_record(0))
-    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
+    assert evidence.rank_ends(paths, [0], {}, {}) == (RankEnd(0, None, None),)
 
 
 def test_a_target_is_found_among_the_first_lines(paths: AttemptPaths) -> None:
