@@ -178,22 +178,14 @@ def _frames(raw: object) -> tuple[Frame, ...]:
 _DERIVED: Mapping[str, frozenset[str]] = {
     base: frozenset(names.split())
     for base, names in {
-        "ValueError": "JSONDecodeError TOMLDecodeError InvalidVersion ValidationError ArrowInvalid HFValidationError",
-        "ValidationError": "HFValidationError",
-        "PickleError": "UnpicklingError PicklingError",
-        "OSError": "gaierror herror SSLError URLError HTTPError RequestException HfHubHTTPError",
         "NetworkError": "gaierror herror SSLError SSLCertVerificationError URLError HTTPError HTTPException"
         " BadStatusLine IncompleteRead RemoteDisconnected RequestException ConnectTimeout ReadTimeout ReadTimeoutError"
         " MaxRetryError ProtocolError ProxyError ChunkedEncodingError ConnectError RemoteProtocolError ClientError"
         " ClientConnectorError ServerDisconnectedError HfHubHTTPError LocalEntryNotFoundError NameResolutionError"
         " RepositoryNotFoundError RevisionNotFoundError RemoteEntryNotFoundError GatedRepoError",
-        "AttributeError": "ConfigAttributeError",
-        "KeyError": "ConfigKeyError",
         "OmegaConfBaseException": "ConfigAttributeError ConfigKeyError MissingMandatoryValue InterpolationKeyError",
-        "ConfigError": "DeepSpeedConfigError MissingConfigException ConfigCompositionException"
-        " MissingSectionHeaderError NoSectionError NoOptionError DuplicateOptionError",
         "YAMLError": "ScannerError ParserError ComposerError ConstructorError",
-        "UsageError": "ArgumentError ArgumentTypeError BadParameter NoSuchOption ParsingError",
+        "UsageError": "ArgumentError ArgumentTypeError BadParameter NoSuchOption HFValidationError",
     }.items()
 }
 """Subclasses, for a log or a record without bases; `NetworkError` and the like stand for several libraries'."""
@@ -206,25 +198,16 @@ Place = Enum("Place", "USER TEARDOWN TRACKER COLLECTIVE SAVING LOADING DATA LIBR
 """The activity of a frame."""
 
 _BY_FILE = {
-    Place.TEARDOWN: re.compile(r"/(?:atexit|weakref)\.py$"),
     Place.TRACKER: re.compile(r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/"),
-    Place.COLLECTIVE: re.compile(
-        r"torch/distributed/(?:c10d_logger|distributed_c10d|rendezvous|device_mesh|_functional_collectives|nn/"
-        r"|algorithms)|deepspeed/comm/|/mpi4py/|runtime/pipe/p2p|runtime/comm/|accelerate/utils/operations"
-    ),
     Place.SAVING: re.compile(r"torch/distributed/checkpoint/(?:state_dict_saver|filesystem)"),
-    Place.LOADING: re.compile(
-        r"torch/distributed/checkpoint/|torch/serialization|/safetensors/|deepspeed/checkpoint/|checkpoint_engine"
-        r"|state_dict_factory|jobs/shared/checkpoint"
-    ),
+    Place.LOADING: re.compile(r"torch/(?:distributed/checkpoint/|serialization)|/safetensors/|deepspeed/checkpoint/"),
+    Place.COLLECTIVE: re.compile(r"torch/distributed/|deepspeed/comm/|/mpi4py/|runtime/(?:comm/|pipe/p2p)"),
     Place.DATA: re.compile(
-        r"torch/utils/data/|/(?:datasets|webdataset|pyarrow|pandas|polars|h5py|PIL|torchvision/(?:io|datasets)"
-        r"|torchaudio|tokenizers|sentencepiece|streaming|numpy/(?:lib|_?core/memmap)|fsspec|zarr|lmdb|tiktoken"
-        r"|torchcodec|decord|yaml|ruamel|tomllib|configparser|hydra|omegaconf)(?:/|\.py)|transformers/tokenization"
-        r"|/(?:zipfile|gzip|tarfile|lzma|bz2|csv)\b"
+        r"torch/utils/data/|/(?:datasets|webdataset|pyarrow|pandas|polars|h5py|PIL|torchvision|torchaudio|tokenizers"
+        r"|numpy/lib|fsspec|zarr|yaml|json|tomllib|configparser|hydra|omegaconf|zipfile|gzip|tarfile|csv)(?:/|\.py)"
     ),
 }
-"""A library's files."""
+"""A library's files, the special ones first."""
 _BY_FUNCTION = {
     Place.TEARDOWN: re.compile(
         r"(?:destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup|_run_exitfuncs|destroy"
@@ -238,13 +221,10 @@ _BY_FUNCTION = {
 }
 """Functions of anybody's."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>|/python3\.\d+/")
-_PASSES_ON = re.compile(
-    r"<frozen|/(?:importlib|pathlib|shutil|os|tempfile|genericpath|posixpath|glob|contextlib|functools|typing)\b.*\.py$"
-)
 
 
 def places(frames: Iterable[Frame]) -> tuple[Place, ...]:
-    """Return the activities of a stack, innermost first and each once; without frames that only pass calls on."""
+    """Return the activities of a stack, innermost first and each once."""
     return tuple(dict.fromkeys(place for frame in reversed(tuple(frames)) for place in _of(frame.file, frame.function)))
 
 
@@ -259,7 +239,5 @@ def _of(file: str, function: str) -> tuple[Place, ...]:
     by_name = tuple(place for place, pattern in _BY_FUNCTION.items() if pattern.match(function))
     if not _LIBRARY.search(file):
         return (*by_name, Place.USER)
-    if _PASSES_ON.search(file):
-        return by_name
     owner = next((place for place, pattern in _BY_FILE.items() if pattern.search(file)), Place.LIBRARY)
     return (owner,) if owner is Place.DATA else (*by_name, owner)  # whose `load` and `save` are of no checkpoint
