@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.file_systems import file_system, try_writing
@@ -34,9 +33,6 @@ from dscampaign.jobs.shared.process_groups import signal_group
 from dscampaign.jobs.shared.spool_steps import tail
 
 from .node_report import Collective, Device, Disk, Gpus, Host, NodeReport, Question, Software, Talk
-
-if TYPE_CHECKING:
-    from dscampaign.db.store import Store
 
 EXIT_REFUSED: Final = 75
 EXIT_ENDED: Final = 128 + signal.SIGTERM
@@ -79,7 +75,7 @@ class _Examination:
         self.question, self.talk, self.node = replace(question, python=chosen or question.python), talk, node
         on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
         self.env = {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
-        self.report = NodeReport(node.name, clock_most_s=time.time() - question.asked_s)
+        self.report = NodeReport(node.name)
 
     def run(self) -> None:
         for section, (look, timeout_s) in self._looks().items():
@@ -95,18 +91,18 @@ class _Examination:
             looks["gpus"] = (lambda: census(listed(self.node.visible_devices), question.gpus), 30.0)
         looks["missing_files"] = (lambda: missing_files(question.files), 30.0)
         if question.store:
-            looks["store_offset_s"] = (self._store_offset_s, 30.0)
+            looks["store_reached"] = (self._reach_store, 30.0)
         if nvme_path := question.nvme_path:
             looks["nvme"] = (lambda: _disk(Path(nvme_path)), 30.0)
         looks["software"] = (self._software, SOFTWARE_S + _GRACE_S)
         looks["collective"] = (self._collective, COLLECTIVE_S + _GRACE_S)
         return looks
 
-    def _store_offset_s(self) -> float:
+    def _reach_store(self) -> bool:
         from dscampaign.db.store import Store  # SQLAlchemy, where there is a store to reach
 
-        with closing(Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))) as store:
-            return store_offset_s(store)
+        Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store)).close()
+        return True
 
     def _software(self) -> Software | None:
         output = self.talk.folder / "software.json"
@@ -130,7 +126,7 @@ class _Examination:
         run_program(command, env, timeout_s, log)
 
     def _write(self, **changed: Any) -> None:
-        self.report = replace(self.report, ended_s=time.time(), **changed)
+        self.report = replace(self.report, **changed)
         self.report.write(self.talk.report)
 
 
@@ -175,15 +171,6 @@ def _device(nvml: Any, number: int, handle: Any) -> Device:
 def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the paths that this user cannot see on this host."""
     return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110 - pathlib would raise
-
-
-def store_offset_s(store: Store) -> float:
-    """Return the database's clock minus this machine's."""
-    with store.read() as conn:
-        store.now(conn)  # the first answer pays for the connection
-        before_s = time.time()
-        found_s = store.now(conn)
-        return found_s - (before_s + time.time()) / 2
 
 
 def _within(timeout_s: float, look: Look) -> tuple[Any, str]:

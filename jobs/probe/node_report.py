@@ -22,7 +22,6 @@ class Question(Document):
     on_gpus: bool
     files: tuple[str, ...] = ()  # paths that the spec names
     ops: tuple[str, ...] = ()  # DeepSpeed's operators that the training needs
-    asked_s: float = 0.0
     nvme_path: str | None = None
     store: str | None = None  # URL without a password, or None if nodes leave the store alone (SQLite)
     setup_chooses: bool = False
@@ -111,14 +110,10 @@ class NodeReport(Document):
     node: str
     running: str = ""  # the section in progress when the report was written, "" at the end
     troubles: Mapping[str, str] = field(default_factory=dict)  # for each section that failed, why
-    ended_s: float = 0.0
-    # clock_least_s, clock_most_s: bounds of the node's clock minus the host's
-    clock_least_s: float | None = None
-    clock_most_s: float | None = None
     gpus: Gpus | None = None
     host: Host | None = None
     missing_files: tuple[str, ...] | None = None
-    store_offset_s: float | None = None  # the database's clock minus the node's
+    store_reached: bool | None = None
     nvme: Disk | None = None
     software: Software | None = None
     collective: Collective | None = None

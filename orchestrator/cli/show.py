@@ -259,8 +259,7 @@ def doctor(
     """Check whether machine, cluster and store are ready.
 
     With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job checks a node: driver,
-    GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, clocks, and the
-    database.
+    GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, and the database.
 
     Examples:
       campaign doctor campaign.yaml --on-node
@@ -356,7 +355,6 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
 
 _STYLES: Final = {
     Severity.OK: Style.GREEN,
-    Severity.NOTE: Style.CYAN,
     Severity.WARNING: Style.YELLOW,
     Severity.PROBLEM: Style.RED,
 }
@@ -364,12 +362,12 @@ _INDENT: Final = " " * 9
 
 
 def doctor_page(checks: Sequence[Check], page: Page) -> str:
-    """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
+    """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 18 ok`."""
     lines: list[str] = []
     for of_place in alike(checks, lambda check: check.where):
         lines += [page.paint(of_place[0].where, Style.BOLD), *_rows(of_place, page), ""]
     numbers = Counter(check.verdict for check in checks)
-    worse = (verdict for verdict in (Severity.PROBLEM, Severity.WARNING, Severity.NOTE) if numbers[verdict])
+    worse = (verdict for verdict in (Severity.PROBLEM, Severity.WARNING) if numbers[verdict])
     summary = ", ".join([*(count(numbers[verdict], verdict) for verdict in worse), f"{numbers[Severity.OK]} ok"])
     return "\n".join([*lines, f"{page.paint('Doctor:', Style.BOLD)} {summary}"])
 

@@ -13,8 +13,6 @@ class Severity(StrEnum):
     """How it stands with one thing, the best first."""
 
     OK = "ok"
-    NOTE = "note"
-    """Worth knowing; a campaign runs all the same."""
     WARNING = "warning"
     """A campaign may run badly, or lose something."""
     PROBLEM = "problem"
@@ -42,10 +40,6 @@ class At:
     def ok(self, about: str, text: str) -> Check:
         """Return a check that asks for nothing."""
         return Check(about, self.where, Severity.OK, text)
-
-    def note(self, about: str, text: str, then: str = "") -> Check:
-        """Return a check worth knowing."""
-        return Check(about, self.where, Severity.NOTE, text, then)
 
     def warning(self, about: str, text: str, then: str) -> Check:
         """Return a check of a thing that may go badly."""

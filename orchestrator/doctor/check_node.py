@@ -1,4 +1,4 @@
-"""Verdicts on a node's report: GPUs, memory, files, disks, torch, DeepSpeed, the all-reduce, store, clocks. Pure."""
+"""Verdicts on a node's report: GPUs, memory, files, disks, torch, DeepSpeed, the all-reduce, store. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dscampaign.jobs.probe.node_report import Collective, Device, Disk, Gpus, Ho
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
 
 from .check import At, Check
-from .check_host import clock_check
 from .requirements import Requirements
 
 LEAST_SHM_GB: Final = 1.0
@@ -23,10 +22,8 @@ BUSY_GB: Final = 2.0
 """Memory in use on an idle GPU that the driver itself does not account for."""
 
 
-def node_checks(
-    report: NodeReport, required: Requirements, *, left: str = "", other: str = "this host's"
-) -> Iterator[Check]:
-    """Return verdicts on a node; `left` is the place of its logs, `other` the clock that its own was compared with."""
+def node_checks(report: NodeReport, required: Requirements, left: str = "") -> Iterator[Check]:
+    """Return verdicts on a node; `left` is the place of its logs."""
     at = At(f"node {report.node}")
 
     def of(section: str, about: str, hint: str, verdicts: Callable[[Any], Iterable[Check]]) -> Iterable[Check]:
@@ -35,21 +32,18 @@ def node_checks(
         reason = report.troubles.get(section, "not checked: the job ended first")
         return [at.problem(about, reason, "; ".join(filter(None, (hint, left))))]
 
-    local = required.config.executor == "local"
     gpus = report.gpus
     if required.gpus:
         if gpus is None and (trouble := report.troubles.get("gpus")):
             gpus = Gpus("", "", (), troubles=(trouble,))
         yield from _gpus(gpus, required, at) if gpus else of("gpus", "gpu.count", "try again", list)
-    elif local and required.config.env.get("DS_ACCELERATOR") != "cpu":
-        yield at.note(
-            "gpu.count", "no GPU: the training runs on CPUs", "if this is unexpected, run `nvidia-smi` on the node"
-        )
     yield from of("host", "node.memory", "try another node", lambda host: _host(host, required, at))
-    yield from of("missing_files", "node.files", "try again", lambda missing: [files_check(missing, at)])
-    if not local and report.clock_least_s is not None and report.clock_most_s is not None:
-        yield clock_check("node.clock", report.clock_least_s, report.clock_most_s, "the node's clock", other, at)
-    yield from _store(report, at)
+    yield from of("missing_files", "node.files", "try again", lambda missing: [files_check("node.files", missing, at)])
+    if report.store_reached:
+        yield at.ok("node.store", "reaches the database")
+    elif trouble := report.troubles.get("store_reached"):  # no problem: metrics wait in files
+        hint = "metrics arrive when the reconciler passes; let nodes reach it: firewall, ~/.pgpass, roles"
+        yield at.warning("node.store", f"does not reach the database: {trouble}", hint)
     if required.nvme_path:
         hint = "train.nvme_path must exist on every node, and you must be able to write to it"
         yield from of("nvme", "node.nvme", hint, lambda disk: [_nvme(disk, required, at)])
@@ -86,21 +80,12 @@ def _memory(host: Host, required: Requirements, at: At) -> Check:
     return at.ok("node.memory", f"{text} of memory{need}")
 
 
-def files_check(missing: Sequence[str], at: At) -> Check:
+def files_check(about: str, missing: Sequence[str], at: At) -> Check:
     """Return the verdict on the paths that a spec names."""
     if missing:
         hint = "put them where every node sees them, under the same path"
-        return at.problem("node.files", f"cannot see {', '.join(missing)}", hint)
-    return at.ok("node.files", "sees every path in the spec")
-
-
-def _store(report: NodeReport, at: At) -> Iterator[Check]:
-    """Nothing here is a problem: the reconciler takes in metrics that wait in files."""
-    if report.store_offset_s is not None:
-        yield at.ok("node.store", "reaches the database")
-    elif trouble := report.troubles.get("store_offset_s"):
-        hint = "metrics arrive when the reconciler passes; let nodes reach it: firewall, ~/.pgpass, roles"
-        yield at.warning("node.store", f"does not reach the database: {trouble}", hint)
+        return at.problem(about, f"cannot see {', '.join(missing)}", hint)
+    return at.ok(about, "sees every path in the spec")
 
 
 def _nvme(disk: Disk, required: Requirements, at: At) -> Check:

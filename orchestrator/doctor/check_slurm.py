@@ -17,7 +17,7 @@ from dscampaign.orchestrator.errors import Unreachable, UserError, did_you_mean
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, NO_ACCOUNTING, OtherCluster, answering_within, ask
+from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, OtherCluster, answering_within, ask
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig, parse_time_min
@@ -45,51 +45,13 @@ class Nodes:
     has: str = ""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Slurm's answers."""
-
-    trouble: str = ""  # why the controller did not answer, "" if it did
-    version: str = ""  # such as `22.05.8`
-    accounting: str = ""  # "kept", "none", or why it did not answer
-    nodes: tuple[Nodes, ...] = ()
-
-
-def inspect_cluster() -> Cluster:
-    """Ask Slurm; a failure is part of the answer."""
-    try:
-        version = _answer("sinfo", "--version").split()[-1]  # Debian calls it slurm-wlm
-        nodes = partitions()
-    except Unreachable as exc:
-        return Cluster(exc.message)
-    return Cluster("", version, _accounting(), nodes)
-
-
 def partitions() -> tuple[Nodes, ...]:
     """Return the nodes of every partition. Raises `Unreachable` if Slurm does not answer."""
-    lines = _answer("sinfo", "--all", "--noheader", "--exact", "-o", _SINFO).splitlines()
-    return tuple(_nodes(line) for line in lines if line.count("|") == _SINFO.count("|"))
-
-
-def _answer(*command: str) -> str:
-    done = ask(list(command))
+    done = ask(["sinfo", "--all", "--noheader", "--exact", "-o", _SINFO])
     if done.returncode:
-        raise Unreachable(f"{command[0]}: {_last_line(done.stderr).removeprefix(f'{command[0]}: ')}")
-    return done.stdout
-
-
-def _accounting() -> str:
-    try:
-        done = ask(["sacct", "-nPX", "-S", "now-1minutes", "-o", "JobID"])
-    except Unreachable as exc:
-        return exc.message
-    if NO_ACCOUNTING.search(done.stderr):
-        return "none"
-    return f"sacct: {_last_line(done.stderr)}" if done.returncode else "kept"
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["failed"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["failed"])[-1].removeprefix("sinfo: ")
+        raise Unreachable(f"sinfo: {reason}")
+    return tuple(_nodes(line) for line in done.stdout.splitlines() if line.count("|") == _SINFO.count("|"))
 
 
 def _nodes(line: str) -> Nodes:
@@ -113,47 +75,41 @@ _MIB_PER_GB: Final = 1e9 / 2**20
 _NOT_AVAILABLE: Final = "node configuration is not available"
 
 
-def slurm_checks(
-    cluster: Cluster, requirements: Sequence[Requirements], forecasts: Sequence[str | Exception]
+def cluster_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
+    """Ask Slurm, and return verdicts on it and on a spec's requests to it."""
+    try:
+        cluster = partitions()
+    except Unreachable as exc:
+        hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
+        yield _AT.problem("slurm.controller", exc.message, hint, away=True)
+        return
+    yield _AT.ok("slurm.controller", "responding")
+    yield from request_checks(cluster, requirements, [*map(forecast, requirements)])
+
+
+def request_checks(
+    cluster: Sequence[Nodes], requirements: Sequence[Requirements], forecasts: Sequence[str | Exception]
 ) -> Iterator[Check]:
-    """Return verdicts on a cluster, and on a spec's requests to it, each with its forecast.
+    """Return verdicts on a spec's requests to a cluster, each with its forecast.
 
     `sbatch --test-only` checks a job's requests, but neither the partition's time limit and state nor the model.
     """
-    if cluster.trouble:
-        hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
-        check = _AT.problem("slurm.controller", cluster.trouble, hint, away=True)
-        yield check if requirements else _AT.note(check.id, check.seen, hint)
-        return
-    yield _AT.ok("slurm.controller", f"responding, Slurm {cluster.version}")
-    yield _accounting_check(cluster)
     for required, answer in zip(requirements, forecasts, strict=True):
         slurm = required.config.slurm
         if isinstance(answer, OtherCluster):
             yield _AT.problem("slurm.submit", answer.message, answer.hint or "")
             continue
-        names = (slurm.partition or next((n.partition for n in cluster.nodes if n.default), "")).split(",")
-        nodes = [n for n in cluster.nodes if n.partition in names]
+        names = (slurm.partition or next((n.partition for n in cluster if n.default), "")).split(",")
+        nodes = [n for n in cluster if n.partition in names]
         yield from (_partition(name, cluster, slurm) for name in names if name)
         if nodes:
             yield _nodes_check(nodes, required)
-        if all(any(n.partition == name for n in cluster.nodes) for name in names if name):
+        if all(any(n.partition == name for n in cluster) for name in names if name):
             yield _submission(answer, required, nodes)  # else sbatch would only say the same once more
 
 
-def _accounting_check(cluster: Cluster) -> Check:
-    if cluster.accounting == "kept":
-        return _AT.ok("slurm.accounting", "sacct responds")
-    if cluster.accounting == "none":
-        text = "no slurmdbd: Slurm forgets an ended job after MinJobAge"
-        return _AT.note("slurm.accounting", text, "keep a reconciler running: `campaign reconcile --watch`")
-    return _AT.warning(
-        "slurm.accounting", cluster.accounting, "ask the site's administrators: it records how jobs ended"
-    )
-
-
-def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
-    partitions = {nodes.partition: nodes for nodes in cluster.nodes}
+def _partition(name: str, cluster: Sequence[Nodes], slurm: SlurmConfig) -> Check:
+    partitions = {nodes.partition: nodes for nodes in cluster}
     if name not in partitions:
         hint = did_you_mean(name, partitions, f"one of: {', '.join(partitions)}", cutoff=0.5)
         return _AT.problem("slurm.partition", f"no partition named {name}", hint)
@@ -247,15 +203,14 @@ class Preflight:
     def require_accepted(self, outcome: str = "nothing was submitted") -> None:
         """Raise UserError with every job that Slurm would never run."""
         try:
-            cluster = Cluster(nodes=self._nodes.result()) if self._nodes else Cluster()
+            cluster = self._nodes.result() if self._nodes else ()
         except Unreachable:
             return
-        if not cluster.nodes:
+        if not cluster:
             return
         forecasts = [future.result() for future in self._forecasts]
-        certain, checks = ("slurm.partition", "slurm.submit"), slurm_checks(cluster, self._asked, forecasts)
-        wrong = [c for c in checks if c.id in certain and c.verdict is Severity.PROBLEM and not c.away]
-        if wrong:
+        certain, checks = ("slurm.partition", "slurm.submit"), request_checks(cluster, self._asked, forecasts)
+        if wrong := [c for c in checks if c.id in certain and c.verdict is Severity.PROBLEM and not c.away]:
             problems = "; ".join(dict.fromkeys(check.seen for check in wrong))
             hints = dict.fromkeys(check.next for check in wrong if check.next)
             raise UserError(f"{outcome}: {problems}", "; ".join(hints))

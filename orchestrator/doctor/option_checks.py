@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any, Final
 
 from dscampaign.files.atomic_files import write_atomically
@@ -20,31 +20,6 @@ from dscampaign.jobs.shared.process_groups import signal_group
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.user_files import cache_folder
-
-_PIPE = subprocess.PIPE
-
-
-def answer(
-    command: Sequence[str], env: Mapping[str, str], wait_s: float, question: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return its output.
-
-    Ended with it are all processes that it has started: an interpreter may be a script around another.
-
-    Raises:
-        OSError: it cannot be run.
-        subprocess.TimeoutExpired: it did not end in time.
-    """
-    # Not in this folder, whose files could pass for packages.
-    with subprocess.Popen(
-        command, env=env, cwd="/", text=True, start_new_session=True, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE
-    ) as child:
-        try:
-            out, err = child.communicate(question, timeout=wait_s)
-        finally:
-            signal_group(child.pid)
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
-
 
 _PROGRAM: Final = Path(__file__).parents[2] / "jobs" / "trainer" / "preflight.py"
 _VERSIONS_S: Final = 20.0
@@ -56,10 +31,8 @@ _PREFIX: Final = {"deepspeed": ("deepspeed",), "models": ("train",)}
 _FROM_TRAIN: Final = ("lr", "weight_decay", "betas", "eps")
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
-_Asked = dict[str, str]
-"""The questions of a run, as JSON, by their part."""
-_Parts = dict[str, dict[str, None]]
-"""The questions of many runs by their part, each once."""
+_Question = tuple[str, str]
+"""A part, and what is asked about it, as JSON."""
 _Interpreter = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -72,30 +45,30 @@ class OptionChecks:
 
     def __call__(self, configs: Sequence[RunConfig]) -> list[list[Finding]]:
         """Return the findings of each run."""
-        requests = [_asked(config) for config in configs]
-        groups: dict[_Interpreter, _Parts] = {}
-        for config, questions in zip(configs, requests, strict=True):
-            for part, text in questions.items():
-                groups.setdefault(_interpreter(config), {}).setdefault(part, {})[text] = None
-        answers = {interpreter: self._answers(interpreter, parts) for interpreter, parts in groups.items()}
+        asked = [(_interpreter(config), list(_questions(config)), config) for config in configs]
+        groups: dict[_Interpreter, dict[_Question, None]] = {}
+        for interpreter, questions, _ in asked:
+            groups.setdefault(interpreter, {}).update(dict.fromkeys(questions))
+        answers = {interpreter: self._answers(interpreter, list(own)) for interpreter, own in groups.items() if own}
         return [
             [
                 Finding(
-                    tuple((*_PREFIX[part], *place) for place in item["places"]),
+                    tuple((*_PREFIX[question[0]], *place) for place in item["places"]),
                     item["message"],
                     item["hint"] or None,
                     at_key=item["at_key"],
                 )
-                for part, text in questions.items()
-                for item in answers[_interpreter(config)].get((part, text), ())
+                for question in questions
+                for item in answers[interpreter].get(question, ())
                 if not (item["ignored"] and config.command and not item["hint"])  # a script may read it itself
             ]
-            for config, questions in zip(configs, requests, strict=True)
+            for interpreter, questions, config in asked
         ]
 
-    def _answers(self, interpreter: _Interpreter, parts: _Parts) -> Mapping[tuple[str, str], Any]:
+    def _answers(self, interpreter: _Interpreter, questions: Sequence[_Question]) -> Mapping[_Question, Any]:
         """Return the findings for each question that this Python could answer."""
         python, variables = interpreter
+        parts = {part: [text for name, text in questions if name == part] for part in _PARTS}
         with suppress(OSError):
             if python != sys.executable and (doubt := distrust(Path(python))):
                 self._remark(python, parts, f"is not run: {doubt.why}")
@@ -104,19 +77,20 @@ class OptionChecks:
         versions = self._run([python, str(_PROGRAM), "versions"], env, parts, _VERSIONS_S)
         if versions is None:
             return {}
-        for part in [part for part in parts if versions[_PARTS[part][0].lower()] is None]:
-            self._remark(python, [part], f"has no {_PARTS[part][0]} here")
-            parts = {name: texts for name, texts in parts.items() if name != part}
-        question = {part: [json.loads(text) for text in parts.get(part, [])] for part in _PARTS}
-        if not parts:
+        for part in _PARTS:
+            if versions[_PARTS[part][0].lower()] is None:
+                self._remark(python, {part: parts[part]}, f"has no {_PARTS[part][0]} here")
+                parts[part] = []
+        if not any(parts.values()):
             return {}
+        question = {part: [json.loads(text) for text in texts] for part, texts in parts.items()}
         asked = _json([python, versions, question, _PROGRAM.read_text(encoding="utf-8")])
         path = cache_folder() / f"options-{sha256(asked.encode()).hexdigest()[:32]}.json"
         findings = None
         with suppress(OSError, ValueError, Distrusted):
             findings = json.loads(trusted_bytes(path))
         if findings is None:
-            names = " and ".join(_PARTS[part][0] for part in parts)
+            names = " and ".join(_PARTS[part][0] for part, texts in parts.items() if texts)
             self.tell(f"asking {names} about the options of the spec ({python}; takes seconds, once per change)")
             findings = self._run([python, str(_PROGRAM)], env, parts, _ANSWER_S, json.dumps(question))
             if findings is None:
@@ -124,31 +98,34 @@ class OptionChecks:
             with suppress(OSError):
                 make_private(path.parent)
                 write_atomically(path, json.dumps(findings), closed=True)
-        return {
-            (part, text): items
-            for part, texts in parts.items()
-            for text, items in zip(texts, findings[part], strict=True)
-        }
+        return {(part, text): found for part in _PARTS for text, found in zip(parts[part], findings[part], strict=True)}
 
     def _run(
         self, command: Sequence[str], env: Mapping[str, str], parts: Mapping[str, Any], wait_s: float, text: str = ""
     ) -> dict[str, Any] | None:
         try:
-            done = answer(command, env, wait_s, text)
+            # not in this folder, whose files could pass for packages
+            with Popen(
+                command, env=env, cwd="/", text=True, start_new_session=True, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            ) as child:
+                try:
+                    out, err = child.communicate(text, timeout=wait_s)
+                finally:
+                    signal_group(child.pid)  # an interpreter may be a script around another
         except OSError as exc:
             reason = f"cannot be run here ({exc.strerror})"
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             reason = f"did not answer within {wait_s:.0f} s"
         else:
             with suppress(ValueError):
-                if not done.returncode and isinstance(value := json.loads(done.stdout), dict):
+                if not child.returncode and isinstance(value := json.loads(out), dict):
                     return value
-            reason = f"failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+            reason = f"failed: {(err.strip().splitlines() or ['no output'])[-1]}"
         self._remark(command[0], parts, reason)
         return None
 
-    def _remark(self, python: str, parts: Iterable[str], reason: str) -> None:
-        for library, section in (_PARTS[part] for part in parts):
+    def _remark(self, python: str, parts: Mapping[str, Any], reason: str) -> None:
+        for library, section in (_PARTS[part] for part, texts in parts.items() if texts):
             then = f"{library} checks it when a run starts, and may ignore unknown keys"
             self.remarks.append(f"`{section}` not checked: {python} {reason}; {then}")
 
@@ -159,13 +136,12 @@ def _interpreter(config: RunConfig) -> _Interpreter:
     return python or sys.executable, tuple((name, env[name]) for name in _ENVIRONMENT if name in env)
 
 
-def _asked(config: RunConfig) -> _Asked:
-    questions, train = {}, config.train
+def _questions(config: RunConfig) -> Iterator[_Question]:
+    train = config.train
     if config.deepspeed:
-        questions["deepspeed"] = _json([_rendered(config), config.deepspeed])
+        yield "deepspeed", _json([_rendered(config), config.deepspeed])
     if config.command is None and isinstance(train.model, Mapping):
-        questions["models"] = _json([train.model, train.seq_len, train.attention])
-    return questions
+        yield "models", _json([train.model, train.seq_len, train.attention])
 
 
 def _rendered(config: RunConfig) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Check whether this machine, its cluster, its store and a node are fit for a campaign.
 
 A node is examined from within, by a short job on the shared folder, or by a process of this machine: the host writes a
-question, the node a report, with times that bound the difference of their clocks. Any end of the examination, Ctrl-C
-too, ends its job.
+question, the node a report. Any end of the examination, Ctrl-C too, ends its job.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from dscampaign.orchestrator.reconcile.notify import TEST, WAYS, message, send
 from dscampaign.orchestrator.settings import Settings
 
 from .check import At, Check
-from .check_host import host_checks, python_checks
+from .check_host import host_checks
 from .check_node import files_check, node_checks
-from .check_slurm import Cluster, forecast, inspect_cluster, slurm_checks
+from .check_slurm import cluster_checks
 from .requirements import Requirements
 
 if TYPE_CHECKING:
@@ -76,18 +75,21 @@ class Examined:
 
 def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
     """Examine a node that runs would get; its job may wait for `wait_s` in the queue."""
-    token = job_request.new_token("campaign-doctor", ())
-    with _made(settings.dir) as room:
-        folder = room / token
+    token, room = job_request.new_token("campaign-doctor", ()), settings.dir / FOLDER
+    folder, examined = room / token, None
+    new = [place for place in (room, *room.parents) if not place.exists()]
+    make_private(room)
+    try:
         make_private(folder)
-        examined = None
-        try:
-            _question(required, settings).write(Talk(folder).question)
-            examined = _by_job(required, _batch(required, token, folder), wait_s, tell)
-            return examined
-        finally:
-            if examined is None or examined.folder is None:
-                ours.remove(folder)
+        _question(required, settings).write(Talk(folder).question)
+        examined = _by_job(required, _batch(required, token, folder), wait_s, tell)
+        return examined
+    finally:
+        if examined is None or examined.folder is None:
+            ours.remove(folder)
+        for place in new:
+            with contextlib.suppress(OSError):  # not empty: something went wrong there, or somebody uses it
+                place.rmdir()
 
 
 def _question(required: Requirements, settings: Settings) -> Question:
@@ -103,24 +105,9 @@ def _question(required: Requirements, settings: Settings) -> Question:
         on_gpus=required.on_gpus,
         files=required.files,
         ops=required.ops,
-        asked_s=time.time(),
         nvme_path=required.nvme_path,
         store=None if store.startswith("sqlite") else store,
     )
-
-
-@contextlib.contextmanager
-def _made(dir: Path) -> Iterator[Path]:
-    """Yield the folder for examinations, and remove the empty folders that were made for it."""
-    room = dir / FOLDER
-    new = [folder for folder in (room, *room.parents) if not folder.exists()]
-    make_private(room)
-    try:
-        yield room
-    finally:
-        for folder in new:
-            with contextlib.suppress(OSError):  # not empty: something went wrong there, or somebody uses it
-                folder.rmdir()
 
 
 def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
@@ -158,7 +145,8 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
     looks = _looks(executor, batch, job_id)
     while True:
         job = next(looks)  # before the report is read, so that what a job writes last counts
-        if report := _complete(talk):
+        os.listdir(batch.folder)  # noqa: PTH208 - makes NFS look again for names that were not there
+        if (report := NodeReport.read(talk.report)) and not report.running:
             if {"software", "collective"} & report.troubles.keys():
                 return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
             return Examined(report, shared=True)
@@ -207,14 +195,6 @@ def _ended(job: JobView, folder: Path) -> Examined:
     return replace(examined, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
 
 
-def _complete(talk: Talk) -> NodeReport | None:
-    os.listdir(talk.report.parent)  # noqa: PTH208 - makes NFS look again for names that were not there
-    report = NodeReport.read(talk.report)
-    if report is None or report.running:
-        return None
-    return replace(report, clock_least_s=report.ended_s - time.time())
-
-
 def _last(text: str) -> str:
     return (text.strip().splitlines() or [text])[-1].removeprefix("sbatch: error: ")
 
@@ -226,17 +206,31 @@ def doctor(
 
     Its job may wait in the queue for `wait_s`; `tell` prints progress.
     """
-    host = socket.gethostname()
     by_slurm = [required for required in requirements if required.config.executor == "slurm"]
-    cluster = inspect_cluster() if by_slurm or (not requirements and shutil.which("sinfo")) else None
-    answers = [*map(forecast, by_slurm)] if cluster and not cluster.trouble else []
-    checks = list(slurm_checks(cluster, by_slurm, answers)) if cluster else []
-    checks += _files(f"host {host}", requirements)
-    checks += python_checks(f"host {host}", requirements)
-    examined = _examined(location, requirements, cluster, wait_s, tell) if on_node and requirements else None
-    shared = examined is not None and examined.shared is True
-    first = list(host_checks(location, requirements, shared=shared))
-    return [*first, *checks, *(_of_node(examined, requirements, host) if examined else [])]
+    checks = list(cluster_checks(by_slurm)) if by_slurm or (not requirements and shutil.which("sinfo")) else []
+    paths = sorted({path for required in requirements for path in required.files})
+    if paths and not by_slurm:
+        checks += [files_check("host.files", missing_files(paths), At(f"host {socket.gethostname()}"))]
+    shared = False
+    if on_node and requirements and not any(check.away for check in checks):  # else its job would wait, too
+        try:
+            examined = examine(requirements[0], location.settings, wait_s, tell)
+        except OSError as exc:
+            trouble = f"{exc.filename or location.settings.dir}: {exc.strerror or exc}"
+            examined = Examined(None, trouble, "see folder.writable")
+        checks += _of_node(examined, requirements[0])
+        shared = examined.shared is True
+    return [*host_checks(location, requirements, shared=shared), *checks]
+
+
+def _of_node(examined: Examined, required: Requirements) -> Iterator[Check]:
+    at = At(f"node {examined.report.node}" if examined.report else "node")
+    if examined.trouble:
+        yield at.problem("node.reached", examined.trouble, examined.hint, away=examined.away)
+    elif required.config.executor == "slurm":
+        yield at.ok("node.reached", f"a job for {required.named} ran there; it sees the folder as this host does")
+    if examined.report is not None:
+        yield from node_checks(examined.report, required, examined.hint)
 
 
 def notify_checks(name: str, notify: Mapping[str, Any]) -> Iterator[Check]:
@@ -247,37 +241,3 @@ def notify_checks(name: str, notify: Mapping[str, Any]) -> Iterator[Check]:
             yield At("notify").problem(about, f"not delivered: {trouble}", f"correct {about}, or the service")
         else:
             yield At("notify").ok(about, "a test message was delivered")
-
-
-def _files(host: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
-    paths = sorted({path for required in requirements for path in required.files})
-    missing = missing_files(paths)
-    local = any(required.config.executor == "local" for required in requirements)
-    if missing and not local:
-        yield At(host).note("host.files", f"not here: {', '.join(missing)}", "check the nodes with `--on-node`")
-    elif paths:
-        yield replace(files_check(missing, At(host)), id="host.files")
-
-
-def _examined(
-    location: Location, requirements: Sequence[Requirements], cluster: Cluster | None, wait_s: float, tell: Tell
-) -> Examined:
-    if cluster is not None and cluster.trouble:
-        return Examined(None, "no node was checked: Slurm does not respond", "try again", away=True)
-    try:
-        return examine(requirements[0], location.settings, wait_s, tell)
-    except OSError as exc:
-        return Examined(None, f"{exc.filename or location.settings.dir}: {exc.strerror or exc}", "see folder.writable")
-
-
-def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str) -> Iterator[Check]:
-    required, *others = requirements
-    at = At(f"node {examined.report.node}" if examined.report else "node")
-    if examined.trouble:
-        yield at.problem("node.reached", examined.trouble, examined.hint, away=examined.away)
-    elif required.config.executor == "slurm":
-        yield at.ok("node.reached", "a job ran there; it sees the folder as this host does")
-    if examined.report is not None:
-        yield from node_checks(examined.report, required, left=examined.hint, other=f"that of {host}")
-    if others:
-        yield at.note("node.others", f"checked for {required.named} alone; other runs request other machines")

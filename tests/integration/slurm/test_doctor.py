@@ -55,7 +55,7 @@ def test_a_node_is_looked_at_by_a_job(slurm: SlurmCluster, spec: Path, capsys: O
     assert found["gpu.count"]["where"] in [f"node {name}" for name in slurm.nodes]
     assert "h100: 4 nodes (gpu:h100:8, 1000000 MB, 128 cores)" in found["slurm.nodes"]["seen"]
     assert "to start at" in found["slurm.submit"]["seen"]
-    fine = ["slurm.controller", "slurm.accounting", "slurm.partition", "node.reached", "node.clock"]
+    fine = ["slurm.controller", "slurm.partition", "node.reached"]
     fine += ["folder.file_system", "software.torch", "software.deepspeed", "node.files"]
     assert {about: found[about]["verdict"] for about in fine} == dict.fromkeys(fine, "ok")
     assert "gloo, 2 ranks: right sum" in found["node.all_reduce"]["seen"]

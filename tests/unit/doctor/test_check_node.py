@@ -26,7 +26,7 @@ HOST = Host(52, 442.0, None, 200.0)
 DISK = Disk("/nvme", "xfs", 900.0)
 SOFTWARE = Software("3.12.3", "2.8.0+cu128", "12.8", 2, "", "0.19.8", "", "cuda", {"async_io": True})
 SUM = Collective("nccl", 2, True, 130.0)
-REPORT = NodeReport("gpu7", "", {}, 0.0, -0.1, 0.3, GPUS, HOST, (), 0.01, DISK, SOFTWARE, SUM)
+REPORT = NodeReport("gpu7", "", {}, GPUS, HOST, (), True, DISK, SOFTWARE, SUM)
 
 
 def verdicts(required: Requirements = REQUIRED, **changed: Any) -> dict[str, Check]:
@@ -175,11 +175,9 @@ def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_
     assert found["node.memory"].verdict is Severity.OK
 
 
-def test_clocks_files_and_the_store() -> None:
-    found = verdicts(clock_least_s=39.0, clock_most_s=41.0, missing_files=("/data/text",))
-    assert found["node.clock"].verdict is Severity.WARNING
-    assert found["node.files"].seen == "cannot see /data/text"
-    away = failed(store_offset_s="no route")["node.store"]
+def test_files_and_the_store() -> None:
+    assert verdicts(missing_files=("/data/text",))["node.files"].seen == "cannot see /data/text"
+    away = failed(store_reached="no route")["node.store"]
     assert away.verdict is Severity.WARNING  # metrics wait in files
     assert away.seen == "does not reach the database: no route"
-    assert "node.store" not in verdicts(store_offset_s=None)
+    assert "node.store" not in verdicts(store_reached=None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.doctor.check import Check, Severity, exit_code
-from dscampaign.orchestrator.doctor.check_slurm import Cluster, Nodes, inspect_cluster, slurm_checks
+from dscampaign.orchestrator.doctor.check_slurm import Nodes, cluster_checks, partitions, request_checks
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.executors.slurm_commands import OtherCluster
@@ -21,7 +21,7 @@ HAS = "gpu:h100:8, 1000000 MB, 96 cores"
 MAIN = Nodes("main", default=True, max_time_min=1440, max_nodes="2", count=3, memory_mb=1_000_000, has=HAS)
 BROKEN = replace(MAIN, count=1, in_service=False)
 SCAVENGE = replace(MAIN, partition="scavenge", default=False, max_nodes="infinite")
-CLUSTER = Cluster("", "23.11.4", "kept", (MAIN, BROKEN, SCAVENGE))
+CLUSTER = (MAIN, BROKEN, SCAVENGE)
 STARTS = "Job 7 to start at 2030-01-01T00:00:00"
 
 
@@ -30,8 +30,10 @@ def required(host_gb: float = 0.0, **slurm: Any) -> Requirements:
     return Requirements(("run",), config, ranks=8, gpus=8, on_gpus=True, host_gb=host_gb)
 
 
-def verdicts(asked: Requirements, on: Cluster = CLUSTER, forecast: str | Exception = STARTS) -> dict[str, Check]:
-    return {check.id: check for check in slurm_checks(on, [asked], [forecast])}
+def verdicts(
+    asked: Requirements, on: tuple[Nodes, ...] = CLUSTER, forecast: str | Exception = STARTS
+) -> dict[str, Check]:
+    return {check.id: check for check in request_checks(on, [asked], [forecast])}
 
 
 def test_a_fit_cluster_has_nothing_to_do() -> None:
@@ -60,8 +62,8 @@ def test_partitions(asked: dict[str, Any], seen: str, hint: str) -> None:
 
 
 def test_a_partition_that_is_down_is_away_and_the_default_one_needs_no_name() -> None:
-    down = replace(CLUSTER, nodes=(replace(MAIN, state="down"),))
-    assert exit_code(verdicts(required(partition=None), down).values()) == 3
+    down = replace(MAIN, state="down")
+    assert exit_code(verdicts(required(partition=None), (down,)).values()) == 3
 
 
 def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
@@ -89,7 +91,7 @@ def test_what_nodes_out_of_service_may_still_run_is_not_refused(
     refused = SubmissionRefused("Requested node configuration is not available")
     main = replace(MAIN, max_nodes="infinite")
     groups = (replace(main, count=in_service), replace(main, count=3 - in_service, in_service=False))
-    on = replace(CLUSTER, nodes=tuple(group for group in groups if group.count))
+    on = tuple(group for group in groups if group.count)
     assert verdicts(required(**asked), on, refused)["slurm.submit"].verdict is verdict
     unknown = SubmissionRefused("Invalid qos specification")
     assert verdicts(required(**asked), on, unknown)["slurm.submit"].verdict is Severity.PROBLEM
@@ -100,12 +102,6 @@ def test_another_cluster_is_told_before_what_this_one_lacks() -> None:
     found = verdicts(required(partition="of-dev2"), forecast=elsewhere)
     assert "slurm.partition" not in found
     assert (found["slurm.submit"].verdict, found["slurm.submit"].next) == (Severity.PROBLEM, "unset it")
-
-
-def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
-    found = list(slurm_checks(Cluster("sinfo gave no answer within 60 s"), [required()], []))
-    assert [check.id for check in found] == ["slurm.controller"]
-    assert exit_code(found) == 3
 
 
 # -- Slurm's own words -------------------------------------------------------------------------------------------------
@@ -130,12 +126,18 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINFO_PARTITION", "debug")  # the user's default would hide the others
-    found = inspect_cluster()
+    found = partitions()
     assert not any("SINFO_PARTITION" in call.env for call in slurm.calls)
-    assert (found.trouble, found.accounting) == ("", "kept")
-    idle, drained, silent, empty = found.nodes
+    idle, drained, silent, empty = found
     has = "gpu:h100:8,nvme:1, 1000000 MB, 96 cores, ib,nvlink"
     assert idle == Nodes("main", True, "up", 7 * 1440, "infinite", 3, True, 1_000_000, has)
     assert (drained.in_service, drained.has) == (False, "1000 MB, 8 cores")
     assert silent == Nodes("debug", False, "down", 30, "1", 2, False, 1000, "1000 MB, 8 cores")
     assert (empty.count, empty.memory_mb, empty.max_time_min) == (0, 0, None)
+
+
+def test_a_controller_that_does_not_answer_is_all_that_is_said(slurm: FakeSlurm) -> None:
+    slurm.answers("sinfo", err="sinfo: error: Unable to contact slurm controller\n", code=1)
+    found = list(cluster_checks([required()]))
+    assert [check.id for check in found] == ["slurm.controller"]
+    assert exit_code(found) == 3

@@ -64,8 +64,6 @@ def test_each_look_tells_what_it_saw_or_why_not(question: Question, tmp_path: Pa
     assert report.software.ops == {"async_io": False}
     assert report.troubles["collective"] == "ended with code 1: RuntimeError: NCCL error: unhandled system error"
     assert report.gpus is None
-    assert report.clock_most_s is not None
-    assert report.clock_most_s > 1e8  # nobody wrote when it was asked
 
 
 def test_a_question_that_others_could_have_written_is_not_answered(question: Question, tmp_path: Path) -> None:
