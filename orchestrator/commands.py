@@ -60,23 +60,15 @@ def typed(verb: str, *words: str) -> str:
     """The command as it is typed, with the place of the campaign: `campaign status sweep --dir /shared/campaign`."""
     context = _GIVEN.get() or _Given()
     whole = [part for word in words for part in (context.spec if word == SPEC else (word,))]
-    if context.settings and verb not in _WITHOUT_PLACE:
-        whole += _place(context.settings)
+    for origin in context.settings.shown if context.settings and verb not in _WITHOUT_PLACE else ():
+        if origin.name in ("dir", "store") and origin.source in CARRIED:
+            file = origin.value.removeprefix(_FILE)
+            is_file = file and file != origin.value
+            whole += [f"--{origin.name}", f"{_FILE}{Path(file).absolute()}" if is_file else origin.value]
     return " ".join(["campaign", *verb.split(), *map(shlex.quote, whole)])
 
 
-def _place(settings: Settings) -> Iterator[str]:
-    for origin in settings.shown:
-        if origin.name in ("dir", "store") and origin.source in CARRIED:
-            file = origin.value.removeprefix(_FILE)
-            yield f"--{origin.name}"
-            yield f"{_FILE}{Path(file).absolute()}" if file and file != origin.value else origin.value
-
-
 _Item = TypeVar("_Item")
-
-_PIECE: Final = 1000
-
 
 Through = Callable[[Iterable[Any], str, Callable[[Any], int] | None], Iterator[Any]]
 """Hands on items as `counted` does, and shows their progress."""
@@ -105,5 +97,4 @@ def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | No
 
 def in_pieces(noun: str, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """A thousand of the items at a time, counted as `counted` does."""
-    parts = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
-    return counted(noun, parts, len)
+    return counted(noun, [items[start : start + 1000] for start in range(0, len(items), 1000)], len)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,10 +129,6 @@ class InvalidSpec(UserError):
         super().__init__("\n".join(f"{dotted(f.places[0])}: {f.message}" for f in findings))
 
 
-_POINTED: Final = 76
-"""Characters of the longest line that is shown with a caret below it: a terminal would wrap a longer line."""
-
-
 @dataclass(frozen=True)
 class Problem:
     """An error in a spec, with its line."""
@@ -148,8 +145,9 @@ class Problem:
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
         subject = f"{self.field}: " if self.field else ""
         lines = [f"{place}: error: {subject}{self.message}"]
-        if self.source_line is not None and len(self.source_line) <= _POINTED:
-            lines += [f"    {self.source_line}", f"    {_caret(self.source_line, self.column)}"]
+        if self.source_line is not None and len(self.source_line) <= 76:  # a terminal would wrap a longer line
+            before = re.sub(r"[^\t]", " ", self.source_line[: max(self.column - 1, 0)])
+            lines += [f"    {self.source_line}", f"    {before}^"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
@@ -163,28 +161,20 @@ class SpecError(UserError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-_ALIKE: Final = 0.7
-_ALIKE_SHORT: Final = 0.75
-"""Least similarity, from 0 to 1, of a misspelt name to the intended name."""
-_SHORT: Final = 4
-"""Characters of a short name."""
-
 _Else = TypeVar("_Else", str, str | None)
 
 
-def did_you_mean(word: str, names: Iterable[str], otherwise: _Else, cutoff: float = _ALIKE) -> str | _Else:
+def did_you_mean(word: str, names: Iterable[str], otherwise: _Else, cutoff: float = 0.7) -> str | _Else:
     """A hint with the nearest known name, or else another hint."""
     near = nearest(word, names, cutoff)
     return f'did you mean "{near}"?' if near else otherwise
 
 
-def nearest(word: str, names: Iterable[str], cutoff: float = _ALIKE) -> str | None:
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
     """Return the likely meaning of a misspelt name, in any case; short names are soon alike by chance."""
-    names, least = list(names), max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0)
-    if matches := get_close_matches(word, names, 1, least):
-        return matches[0]
     plain = {name.lower(): name for name in names}
-    return next((plain[name] for name in get_close_matches(word.lower(), plain, 1, least)), None)
+    matches = get_close_matches(word.lower(), plain, 1, max(cutoff, 0.75 if len(word) <= 4 else 0))
+    return plain[matches[0]] if matches else None
 
 
 def concerns(finding: Finding, fields: Iterable[FieldPath]) -> bool:
@@ -195,9 +185,3 @@ def concerns(finding: Finding, fields: Iterable[FieldPath]) -> bool:
 def dotted(place: FieldPath) -> str:
     """A path as text: `matrix.zero_stage[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-
-
-def _caret(source_line: str, column: int) -> str:
-    """A caret under `column`; tabs are kept, so that it lines up in any terminal."""
-    before = source_line[: max(column - 1, 0)]
-    return "".join(char if char == "\t" else " " for char in before) + "^"

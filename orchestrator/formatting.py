@@ -61,26 +61,19 @@ def spreadsheet_cells(row: Iterable[Any]) -> list[Any]:
     (`-inf`) stays as it is, as do numbers; flags are `true` and `false`, structures JSON. A carriage return is a line
     end: unquoted, it would end the row.
     """
-    return [_inert(value) if isinstance(value, str) else _plain(value) for value in row]
+    return [json.dumps(it) if isinstance(it, bool | dict | list | tuple) else _inert(it) for it in row]
 
 
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, bool | dict | list | tuple) else value
-
-
-def _inert(text: str) -> str:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if _is_formula(text) else text
-
-
-def _is_formula(text: str) -> bool:
-    if not text.startswith(_FORMULA):
-        return False
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    if text.startswith(_FORMULA):
+        try:
+            float(text)
+        except ValueError:
+            return f"'{text}"
+    return text
 
 
 def words(name: str) -> str:

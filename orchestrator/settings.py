@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -62,13 +62,6 @@ class Settings:
         return shown_address(self.store)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    source: str
-    values: Mapping[str, str]
-    folder: Path
-
-
 def resolve(
     flags: Mapping[str, str | None],
     spec: Mapping[str, str | None] | None = None,
@@ -83,17 +76,36 @@ def resolve(
     read, and for an invalid value.
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
-    layers = list(_layers(flags, spec or {}, environ, cwd))
-    settings = {name: _first(name, layers) for name in _DEFAULTS}
-    if not settings["store"].value:
-        settings["store"] = Setting("store", f"sqlite:///{settings['dir'].value}/campaign.db", "default: a file in dir")
+    found: dict[str, Setting] = {}
+
+    def take(source: str, values: Mapping[str, str | None], folder: Path = cwd) -> None:
+        for name, value in values.items():
+            if value and name not in found:
+                found[name] = Setting(name, _absolute(value, folder) if name == "dir" else value, source)
+
+    take("command line", flags)
+    for name in _DEFAULTS:
+        variable = f"CAMPAIGN_{name.upper()}"
+        take(f"environment variable {variable}", {name: environ.get(variable)})
+    take("spec", {name: filled(value, environ) for name, value in (spec or {}).items() if value and name in _IN_SPEC})
+    for path in _files(environ, cwd):
+        try:
+            take(str(path), _read(path), path.parent)
+        except Distrusted as doubt:  # it may name the store, and what a store holds is run
+            if not found.keys() >= _IN_SPEC:
+                raise _not_used(path, doubt, cwd) from doubt
+    take("default", _DEFAULTS)
+    if "store" not in found:
+        found["store"] = Setting("store", f"sqlite:///{found['dir'].value}/campaign.db", "default: a file in dir")
+    if (detach := _SWITCH.get(found["detach"].value.lower())) is None:
+        raise _invalid(found["detach"], "is neither yes nor no")
     return Settings(
-        dir=Path(settings["dir"].value),
-        store=settings["store"].value,
-        ask_above_runs=int(_number(settings["ask_above_runs"])),
-        ask_above_gpu_hours=_number(settings["ask_above_gpu_hours"]),
-        detach=_switch(settings["detach"]),
-        origins=tuple(settings.values()),
+        dir=Path(found["dir"].value),
+        store=found["store"].value,
+        ask_above_runs=int(_number(found["ask_above_runs"])),
+        ask_above_gpu_hours=_number(found["ask_above_gpu_hours"]),
+        detach=detach,
+        origins=tuple(found[name] for name in _DEFAULTS),
     )
 
 
@@ -102,37 +114,10 @@ def filled(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
 
 
-def _layers(
-    flags: Mapping[str, str | None], spec: Mapping[str, str | None], environ: Mapping[str, str], cwd: Path
-) -> Iterator[_Layer]:
-    layers = [_Layer("command line", _given(flags), cwd)]
-    for name in _DEFAULTS:
-        variable = f"CAMPAIGN_{name.upper()}"
-        layers.append(_Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd))
-    layers.append(_Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd))
-    yield from layers
-    missing = _IN_SPEC.difference(*(layer.values for layer in layers))
-    for path in _files(environ, cwd):
-        try:
-            yield _Layer(str(path), _read(path), path.parent)
-        except Distrusted as doubt:  # it may name the store, and what a store holds is run
-            if missing:
-                raise _not_used(path, doubt, cwd) from doubt
-    yield _Layer("default", _DEFAULTS, cwd)
-
-
-def _given(values: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
-
-
-def _first(name: str, layers: list[_Layer]) -> Setting:
-    layer = next(layer for layer in layers if name in layer.values)
-    value = layer.values[name]
-    if name == "dir":
-        if str(path := expanded(value)).startswith("~"):
-            raise UserError(f"dir: {value}: nobody has this home folder", "write the path in full")
-        value = os.path.abspath(layer.folder / path)  # noqa: PTH100 - resolve() follows links
-    return Setting(name, value, layer.source)
+def _absolute(path: str, folder: Path) -> str:
+    if str(whole := expanded(path)).startswith("~"):
+        raise UserError(f"dir: {path}: nobody has this home folder", "write the path in full")
+    return os.path.abspath(folder / whole)  # noqa: PTH100 - resolve() follows links
 
 
 def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
@@ -166,16 +151,12 @@ def _read(path: Path) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _switch(setting: Setting) -> bool:
-    if setting.value.lower() not in _SWITCH:
-        message = f"{setting.name}: {setting.value!r} is neither yes nor no"
-        raise UserError(message, f"it comes from: {setting.source}")
-    return _SWITCH[setting.value.lower()]
-
-
 def _number(setting: Setting) -> float:
     try:
         return float(setting.value)
     except ValueError as error:
-        message = f"{setting.name}: {setting.value!r} is not a number"
-        raise UserError(message, f"it comes from: {setting.source}") from error
+        raise _invalid(setting, "is not a number") from error
+
+
+def _invalid(setting: Setting, why: str) -> UserError:
+    return UserError(f"{setting.name}: {setting.value!r} {why}", f"it comes from: {setting.source}")

@@ -229,7 +229,7 @@ def documents() -> dict[str, Document]:
     statuses = {"campaigns": _list(_part("Campaign", _status()))}
     commands: dict[str, tuple[str, Fields]] = {
         "validate": ("validate", validation),
-        "plan": ("plan, submit --dry-run", _plan()),
+        "plan": ("plan", _plan()),
         "status": ("status, submit, reconcile, cancel, retry", _status()),
         "statuses": ("reconcile --all-campaigns", statuses),
         "list": ("list", {"campaigns": _list(_part("Campaign", overview))}),
@@ -239,7 +239,7 @@ def documents() -> dict[str, Document]:
             {"campaign": str, "executor": str, **events, "settled": bool, **_COUNTS, "events": _EVENTS},
         ),
         "settings": ("explain --config", {"settings": list[Setting]}),
-        "recommend": ("recommend", {**recommended, "ds_configs": (dict[str, Any], None)}),
+        "recommend": ("recommend", recommended),
         "compare": ("compare", _comparison()),
         "report": ("report", _report()),
         "export": ("export", {"campaign": str, "what": str, "rows": list[dict[str, Any]]}),

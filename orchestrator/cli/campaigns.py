@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.files.ours import Kept
-    from dscampaign.orchestrator.campaign.retention import Garbage
-    from dscampaign.orchestrator.campaign.status import CampaignOverview
 
 
 @click.command("list", cls=console.Verb)
@@ -44,9 +42,15 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> None:
 def echo_overview(store: Store, as_json: bool) -> None:
     """Print all campaigns."""
     from dscampaign.orchestrator.campaign.status import overview_document, read_overview
+    from dscampaign.orchestrator.pages.rows import OVERVIEW
+
+    def overview(page: Page) -> str:
+        cells = [[text(row) for text in OVERVIEW.values()] for row in rows]
+        lines = table(page, tuple(OVERVIEW), cells, "--rrr-", ("by", "runs"))
+        return "\n".join(lines) if rows else f"no campaign yet: `{typed('submit', SPEC)}` starts one"
 
     rows = read_overview(store)
-    console.echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
+    console.echo_either(as_json, lambda: overview_document(rows), overview)
 
 
 @console.verb
@@ -80,9 +84,8 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     except KeyboardInterrupt:
         console.echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
         raise
-    console.echo_err(
-        "\n".join([f"removed {content}", *_kept([item for item in removed.kept if item not in removal.kept])])
-    )
+    left = _kept([item for item in removed.kept if item not in removal.kept])
+    console.echo_err("\n".join([f"removed {content}", *left]))
 
 
 @console.verb
@@ -99,41 +102,24 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     Examples:
       campaign gc sweep --yes
     """
-    from dscampaign.orchestrator.campaign.retention import collect, find_garbage
+    from dscampaign.orchestrator.campaign.retention import GarbageKind, collect, find_garbage
     from dscampaign.orchestrator.campaign.selection import campaigns_of
 
     location = locate(place, [name])
     opened = location.open()
     chosen, shared = campaigns_of(opened, location.name), Path(location.settings.dir)
     garbage = find_garbage(opened, chosen, shared)
-    console.echo("\n".join(_garbage(garbage)))
-    if not garbage.items or dry_run:
-        return
-    console.confirm(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes, "nothing was deleted")
-    removed = collect(opened, garbage, chosen, shared)
-    for note in _kept(removed.kept):
-        console.echo_err(note)
-    console.echo_err(f"deleted {size(removed.size_bytes)}")
-
-
-def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from dscampaign.orchestrator.pages.rows import OVERVIEW
-
-    if not rows:
-        return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]
-    cells = [[text(row) for text in OVERVIEW.values()] for row in rows]
-    return table(page, tuple(OVERVIEW), cells, "--rrr-", ("by", "runs"))
-
-
-def _garbage(garbage: Garbage) -> list[str]:
-    from dscampaign.orchestrator.campaign.retention import GarbageKind
-
     lines = [f"deletes {item.path}" for item in garbage.items]
     for kind in GarbageKind:
         if sizes := [item.size_bytes for item in garbage.items if item.kind is kind]:
             lines += [f"{size(sum(sizes)):>8}  {kind} ({len(sizes):,})"]
     lines += [f"{size(garbage.size_bytes):>8}  in all" if lines else "nothing to delete"]
-    return [*lines, *_kept(garbage.kept)]
+    console.echo("\n".join([*lines, *_kept(garbage.kept)]))
+    if not garbage.items or dry_run:
+        return
+    console.confirm(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes, "nothing was deleted")
+    removed = collect(opened, garbage, chosen, shared)
+    console.echo_err("\n".join([*_kept(removed.kept), f"deleted {size(removed.size_bytes)}"]))
 
 
 def _kept(kept: Sequence[Kept]) -> list[str]:

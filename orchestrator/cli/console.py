@@ -20,14 +20,12 @@ from click.shell_completion import get_completion_class
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.commands import shown_by
 from dscampaign.orchestrator.errors import EXIT_FAILED, UserError, did_you_mean
-from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
+from dscampaign.orchestrator.formatting import printable, shorten
 from dscampaign.orchestrator.pages.text import Page, Style, fold
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
-    from dscampaign.db.states import RunState
     from dscampaign.db.store import Store
-    from dscampaign.orchestrator.campaign.logs import LogStream
 
 CLEAR_LINE: Final = "\r\x1b[2K"
 """Of a terminal: clears the line that the cursor is in."""
@@ -79,11 +77,8 @@ def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a document as strict JSON, with the version of its schema."""
     from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
 
-    value = {"schema_version": SCHEMA_VERSION, **document}
-    try:
-        return json.dumps(value, default=_plain, allow_nan=False, indent=indent)
-    except ValueError:
-        return json.dumps(_finite(value), default=_plain, allow_nan=False, indent=indent)
+    value = _finite({"schema_version": SCHEMA_VERSION, **document})
+    return json.dumps(value, default=str, allow_nan=False, indent=indent)
 
 
 def _finite(value: Any) -> Any:
@@ -91,11 +86,8 @@ def _finite(value: Any) -> Any:
 
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else finite(value)
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, Sequence) else str(value)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return [_finite(item) for item in value] if is_list else finite(value)
 
 
 def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: Callable[[Page], str]) -> None:
@@ -147,27 +139,18 @@ def progress_shown(*, quiet: bool = False) -> Iterator[None]:
 
 def _with_progress(items: Iterable[Any], noun: str, size: Callable[[Any], int] | None) -> Iterator[Any]:
     total = (sum(map(size, items)) if size else len(items)) if isinstance(items, Sized) else None
-    began_s = next_s = time.monotonic()
-    done, shown = 0, False
+    done, shown, next_s = 0, False, time.monotonic() + _EVERY_S
     try:
         for item in items:
             yield item
             done += size(item) if size else 1
-            if (now_s := time.monotonic()) >= next_s + _EVERY_S and done != total:
-                next_s, shown = now_s, True
-                text = progress_text(noun, done, total, now_s - began_s)
+            if (now_s := time.monotonic()) >= next_s and done != total:
+                next_s, shown = now_s + _EVERY_S, True
+                text = f"{done:,} {noun}" if total is None else f"{done:,} of {total:,} {noun}"
                 click.echo(f"{CLEAR_LINE}{shorten(text, terminal_size(sys.stderr).columns - 1)}", err=True, nl=False)
     finally:
         if shown:
             click.echo(CLEAR_LINE, err=True, nl=False)
-
-
-def progress_text(noun: str, done: int, total: int | None, took_s: float) -> str:
-    """`412 of 1,000 runs, 95/s, 6 s left`; without a total `1,200,000 rows, 240k/s`."""
-    rate = f"{short_number(done / took_s)}/s"
-    if total is None:
-        return f"{done:,} {noun}, {rate}"
-    return f"{done:,} of {total:,} {noun}, {rate}, {duration(took_s / done * (total - done))} left"
 
 
 class TerminalLog:
@@ -186,11 +169,6 @@ class TerminalLog:
         """End colours that the log left on."""
         self._stream.write("\x1b[0m" if self._colours else "")
         self._stream.flush()
-
-
-def log_stream() -> LogStream:
-    """Return the destination of `campaign logs`: a file or a pipe gets the bytes as they are."""
-    return TerminalLog(sys.stdout) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 ALIASES: Final = {
@@ -289,10 +267,16 @@ def selection_options(command: Decorated) -> Decorated:
     """`--state` and `--failed`; the command gets the selection as `chosen`."""
 
     def chosen(ctx: click.Context, _param: click.Parameter, failed: bool) -> None:
+        from dscampaign.db.states import RunState
         from dscampaign.orchestrator.campaign.selection import Selection
         from dscampaign.orchestrator.campaign.status import TROUBLED
 
-        ctx.params["chosen"] = Selection({*_states(ctx.params.pop("states")), *(TROUBLED if failed else ())})
+        known = {str(state): state for state in RunState}
+        names = [name.strip() for name in (ctx.params.pop("states") or "").split(",") if name]
+        for name in names:
+            if name not in known:
+                raise UserError(f"no state named {name}", did_you_mean(name, known, f"one of: {', '.join(known)}"))
+        ctx.params["chosen"] = Selection({*(known[name] for name in names), *(TROUBLED if failed else ())})
 
     about = "Only runs that failed or are held."
     failed = click.option("--failed", is_flag=True, callback=chosen, expose_value=False, help=about)(command)
@@ -300,18 +284,6 @@ def selection_options(command: Decorated) -> Decorated:
     return click.option("--state", "states", metavar="STATE,...", is_eager=True, help=about)(failed)
 
 
-def _states(words: str | None) -> list[RunState]:
-    from dscampaign.db.states import RunState
-
-    states = {str(state): state for state in RunState}
-    names = [name.strip() for name in words.split(",")] if words else []
-    for name in names:
-        if name not in states:
-            raise UserError(f"no state named {name}", did_you_mean(name, states, f"one of: {', '.join(states)}"))
-    return [states[name] for name in names]
-
-
-SHELLS: Final = ("bash", "zsh", "fish")
 COMPLETE_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
 """Click's: a shell sets it to ask for completions."""
 
@@ -320,7 +292,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
 
 
 @verb
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script for your shell.

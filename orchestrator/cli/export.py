@@ -21,7 +21,6 @@ from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 from .console import campaign_argument, echo_err, echo_next, echo_page, names, progress_shown, store_options, verb
 
 if TYPE_CHECKING:
-    from dscampaign.orchestrator.campaign.promotion import Promotion
     from dscampaign.orchestrator.report.compare.conditions import Condition
     from dscampaign.orchestrator.report.compare.results import Results
 
@@ -98,10 +97,6 @@ def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
         raise UserError(f"cannot write {path or 'the rows'}: {error.strerror}") from error
 
 
-_SHOWN: Final = 8
-"""Conditions that a hint names."""
-
-
 @verb
 @campaign_argument
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
@@ -128,8 +123,7 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
 
         opened, campaign = open_campaign(place, name)
         results = measured(opened, campaign)
-        named = condition and condition_named(condition, results.conditions, campaign.name)
-        chosen = named or _recommended(results)
+        chosen = condition_named(condition, results.conditions, campaign.name) if condition else _recommended(results)
         with opened.read() as conn:
             row = queries.run_by_name(conn, campaign.id, chosen.runs[0].name)
         assert row is not None
@@ -141,8 +135,10 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         promotion = make(campaign, chosen.name, row, steps, out)
         with whole_file(out) as stream:
             stream.write(promotion.text)
-    shown = os.path.relpath(out)
-    echo_page("\n".join(_lines(promotion, chosen, shown)))
+    shown, length = os.path.relpath(out), count(promotion.run.target_step or 0, "step")
+    lines = [f"{shown}: one run of {chosen.name}, {length}, as the campaign {promotion.name}"]
+    lines += [f"  {text}" for text in promotion.fixed]
+    echo_page("\n".join([*lines, *[""] * bool(promotion.notes), *promotion.notes]))
     echo_next(typed("plan", shown))
 
 
@@ -150,23 +146,10 @@ def _recommended(results: Results) -> Condition:
     answers = [workload.answer for workload in results.workloads]
     if len(answers) == 1 and answers[0].chosen and answers[0].proven:
         return answers[0].chosen
-    reason = (
-        clean(answers[0].sentence) if len(answers) == 1 else f"{results.campaign.name} has {len(answers)} workloads"
-    )
-    hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"
+    several = f"{results.campaign.name} has {len(answers)} workloads"
+    reason = clean(answers[0].sentence) if len(answers) == 1 else several
+    hint = f"name a condition with --condition: {some([c.name for c in results.conditions], 8)}"
     raise UserError(f"no condition is recommended: {reason}", hint)
-
-
-def _lines(promotion: Promotion, chosen: Condition, shown: str) -> Iterator[str]:
-    length = count(promotion.run.target_step or 0, "step")
-    yield f"{shown}: one run of {chosen.name}, {length}, as the campaign {promotion.name}"
-    yield from (f"  {text}" for text in promotion.fixed)
-    if promotion.notes:
-        yield ""
-    yield from promotion.notes
-
-
-_DTYPES: Final = ("bf16", "fp16", "fp32")
 
 
 @verb
@@ -174,7 +157,7 @@ _DTYPES: Final = ("bf16", "fp16", "fp32")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(min=1), help="Step of the checkpoint.  [default: the newest]")
 @click.option("--best", is_flag=True, help="Take the checkpoint with the lowest held-out loss.")
-@click.option("--dtype", type=click.Choice(_DTYPES), help="Number format.  [default: that of the training]")
+@click.option("--dtype", type=click.Choice(("bf16", "fp16", "fp32")), help="Number format.  [default: the training's]")
 @store_options
 def weights(
     words: Sequence[str], out: Path, step: int | None, best: bool, dtype: str | None, place: PlaceOptions

@@ -52,28 +52,20 @@ def server_of(place: PlaceOptions, *, allow_writes: bool) -> MCPServer:
     from mcp.server import MCPServer
     from mcp.types import ToolAnnotations
 
-    tools = [_strict(tool, ToolAnnotations(read_only_hint=True)) for tool in _reading(place)]
+    reading, writing = _tools(place)
+    tools = [_strict(tool, ToolAnnotations(read_only_hint=True)) for tool in reading]
     if allow_writes:
-        changes = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-        tools += [_strict(tool, changes) for tool in _writing(place)]
+        tools += [_strict(tool, ToolAnnotations(read_only_hint=False, destructive_hint=True)) for tool in writing]
     return MCPServer("dscampaign", version=__version__, log_level="WARNING", tools=tools)
 
 
 def _strict(tool: Tool, annotations: ToolAnnotations) -> ServerTool:
-    """Return a tool that refuses unknown arguments: `retry(run=...)` without its runs would retry all."""
-    from mcp.server.mcpserver.tools import Tool as ServerTool
+    """Return a tool that answers with JSON, and with an error as the command prints it.
 
-    strict = ServerTool.from_function(_answering(tool), annotations=annotations)
-    arguments = strict.fn_metadata.arg_model
-    arguments.model_config["extra"] = "forbid"
-    arguments.model_rebuild(force=True)
-    strict.parameters = arguments.model_json_schema()
-    return strict
-
-
-def _answering(tool: Tool) -> Tool:
-    """Return a tool that answers with JSON, and with an error as the command prints it."""
+    It refuses unknown arguments: `retry(run=...)` without its runs would retry all.
+    """
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool as ServerTool
 
     @wraps(tool)
     def answer(**arguments: Any) -> dict[str, Any]:
@@ -84,10 +76,15 @@ def _answering(tool: Tool) -> Tool:
             raise ToolError(f"{error}{hint}\nexit code {exit_code_of(error)}") from error
         return document
 
-    return answer
+    strict = ServerTool.from_function(answer, annotations=annotations)
+    arguments = strict.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    strict.parameters = arguments.model_json_schema()
+    return strict
 
 
-def _reading(place: PlaceOptions) -> list[Tool]:
+def _tools(place: PlaceOptions) -> tuple[list[Tool], list[Tool]]:
     from dscampaign.orchestrator.api.campaign import Campaign
     from dscampaign.orchestrator.campaign.documents import RunDetails, campaign_document, run_document, status_document
     from dscampaign.orchestrator.campaign.selection import open_selection
@@ -127,15 +124,6 @@ def _reading(place: PlaceOptions) -> list[Tool]:
 
             return recommendation_document(Campaign.open(campaign, **where).recommend(by=by))
 
-    return [plan, status, explain, compare, recommend]
-
-
-def _writing(place: PlaceOptions) -> list[Tool]:
-    from dscampaign.orchestrator.api.campaign import Campaign
-    from dscampaign.orchestrator.campaign.documents import status_document
-
-    where = place._asdict()
-
     def submit(spec: Path, sets: Sequence[str] = (), yes: bool = False) -> dict[str, Any]:
         """Submit the runs of a spec, a YAML file; `yes` if the user agreed to a large submission."""
         campaign = Campaign.from_yaml(spec, sets=sets, **where)
@@ -154,4 +142,4 @@ def _writing(place: PlaceOptions) -> list[Tool]:
         opened.retry(*runs, yes=yes, detach=True)
         return status_document(*opened.selected())
 
-    return [submit, cancel, retry]
+    return [plan, status, explain, compare, recommend], [submit, cancel, retry]

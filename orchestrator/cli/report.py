@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError, needs_the_extra
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, needs_the_extra
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import console
@@ -20,8 +19,6 @@ from . import console
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.status import CampaignStatus
     from dscampaign.orchestrator.report.compare.results import Results
-
-_INTERVAL_S: Final = 30
 
 _baseline: Final = click.option(
     "--baseline", metavar="NAME", help="Condition to compare with.  [default: of the spec, else ddp, else the first]"
@@ -33,18 +30,11 @@ _baseline: Final = click.option(
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to write.  [default: NAME-report]")
 @_baseline
 @click.option("--watch", "-w", is_flag=True, help="Write it again whenever a run has changed, until all are settled.")
-@click.option("--interval", type=click.IntRange(1), metavar="SECONDS", help="Period of --watch.  [default: 30]")
 @console.store_options
 @console.json_option
 def report(
-    name: str | None,
-    output: Path | None,
-    baseline: str | None,
-    watch: bool,
-    interval: int | None,
-    place: PlaceOptions,
-    as_json: bool,
-) -> int:
+    name: str | None, output: Path | None, baseline: str | None, watch: bool, place: PlaceOptions, as_json: bool
+) -> None:
     """Write a report of the results, with tables and figures.
 
     report.html opens offline; the folder also holds Markdown, JSON, CSV and SVG. With --watch, each file is replaced
@@ -54,8 +44,6 @@ def report(
       campaign report sweep --output results --baseline zero_stage-0
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
-    if interval is not None and not watch:
-        raise UserError("--interval is for --watch")
     with needs_the_extra(), console.progress_shown(quiet=as_json or watch):
         from dscampaign.orchestrator.api.results import measured
         from dscampaign.orchestrator.campaign.selection import open_campaign
@@ -72,22 +60,17 @@ def report(
         def write(status: CampaignStatus | None = None) -> Results:
             results = measured(opened, campaign, baseline)
             if watch or output or not as_json:
-                files = write_report(results, folder, time.time())
+                page, *others = write_report(results, folder, time.time())
                 if status:
-                    console.echo_err(
-                        f"{time.strftime('%H:%M:%S')} {files[0]} · {headline(status, console.page_for(sys.stderr))}"
-                    )
+                    now = headline(status, console.page_for(sys.stderr))
+                    console.echo_err(f"{time.strftime('%H:%M:%S')} {page} · {now}")
                 else:
-                    console.echo_err(f"{files[0]}, and {len(files) - 1} more files beside it")
+                    console.echo_err(f"{page}, and {len(others)} more files beside it")
             return results
 
-        results = write_until_settled(opened, campaign, write, interval or _INTERVAL_S) if watch else write()
-        if as_json:
-            console.echo_json(document_of(results))
-        else:
-            console.echo_page(answers_page(results, console.page_for(sys.stdout)))
+        results = write_until_settled(opened, campaign, write) if watch else write()
+        console.echo_either(as_json, lambda: document_of(results), lambda page: answers_page(results, page))
         console.echo_age(opened, campaign)
-    return EXIT_OK
 
 
 @console.verb
@@ -98,12 +81,9 @@ def report(
     type=click.Choice([objective.value for objective in Objective], case_sensitive=False),
     help="Objective.  [default: `objective` of the spec, else speed unless another learns better]",
 )
-@click.option("--config", is_flag=True, help="Also print the recommended DeepSpeed configuration.")
 @console.store_options
 @console.json_option
-def recommend(
-    name: str | None, baseline: str | None, by: str | None, config: bool, place: PlaceOptions, as_json: bool
-) -> None:
+def recommend(name: str | None, baseline: str | None, by: str | None, place: PlaceOptions, as_json: bool) -> None:
     """Recommend a configuration: a sentence, and all conditions, best first.
 
     Conditions that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
@@ -117,19 +97,10 @@ def recommend(
         from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.pages.report import answers_page
         from dscampaign.orchestrator.report.page.data import recommendation_document
-        from dscampaign.orchestrator.report.page.write import rendered_configs
 
         opened, campaign = open_campaign(place, name)
         results = measured(opened, campaign, baseline, Objective(by) if by else None)
-        configs = rendered_configs(results) if config else None
-        console.echo_either(
-            as_json,
-            lambda: {
-                **recommendation_document(results),
-                **({"ds_configs": _chosen(results, configs)} if configs is not None else {}),
-            },
-            lambda page: answers_page(results, page, configs),
-        )
+        console.echo_either(as_json, lambda: recommendation_document(results), lambda page: answers_page(results, page))
         console.echo_age(opened, results.campaign)
 
 
@@ -167,15 +138,6 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         )
         console.echo_age(opened, *compared.campaigns)
         outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
-    if LimitOutcome.FAILED in outcomes:
-        return EXIT_FAILED
-    return EXIT_UNDECIDED if LimitOutcome.UNDECIDED in outcomes else EXIT_OK
-
-
-def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
-    chosen = [workload.answer.chosen for workload in results.workloads]
-    return {
-        condition.name: json.loads(configs[condition.name])
-        for condition in chosen
-        if condition and condition.name in configs
-    }
+        if LimitOutcome.FAILED in outcomes:
+            return EXIT_FAILED
+        return EXIT_UNDECIDED if LimitOutcome.UNDECIDED in outcomes else EXIT_OK

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 
 from . import console
-from .spec import plan, read_submission, set_option, spec_argument, warn_of_other_store
+from .spec import read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.api.passes import Detaching
-    from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.selection import Selection
+    from dscampaign.orchestrator.settings import Settings
 
 
 @console.verb
@@ -34,18 +34,10 @@ if TYPE_CHECKING:
     default=None,
     help="Leave retries to a job, or on this host to a process.  [default: to a job, if the store can be opened there]",
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @console.store_options
 @console.json_option
 def submit(
-    spec: Path,
-    sets: Sequence[str],
-    yes: bool,
-    watch: bool,
-    detach: bool | None,
-    dry_run: bool,
-    place: PlaceOptions,
-    as_json: bool,
+    spec: Path, sets: Sequence[str], yes: bool, watch: bool, detach: bool | None, place: PlaceOptions, as_json: bool
 ) -> int:
     """Submit the runs of a spec that are not in the store yet.
 
@@ -59,23 +51,18 @@ def submit(
     """
     from dscampaign.orchestrator.api.passes import Detaching
 
-    if dry_run:
-        assert plan.callback
-        plan.callback(spec, None, sets, everything=False, place=place, as_json=as_json)
-        return EXIT_OK
     if watch and detach:
         raise UserError("--watch or --detach, not both")
     with console.progress_shown(quiet=as_json):
-        read = read_submission(spec, sets, place)
-        settings = read[1].settings
-        recorded = _record(*read, yes=yes)
-        del read
+        settings, recorded = _record(spec, sets, place, yes=yes)
     if watch:
         return _watch(*recorded, None, as_json)
     return _one_pass(*recorded, as_json, then=Detaching(settings, detach))
 
 
-def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[Store, CampaignRow]:
+def _record(
+    spec: Path, sets: Sequence[str], place: PlaceOptions, *, yes: bool
+) -> tuple[Settings, tuple[Store, CampaignRow]]:
     """Show the plan, and record its runs if the user agrees.
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
@@ -83,12 +70,13 @@ def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[S
     from dscampaign.orchestrator.api.submission import Proposal
     from dscampaign.orchestrator.pages.plan import plan_page
 
+    submission, location = read_submission(spec, sets, place)
     warn_of_other_store(location)
     proposal = Proposal(submission, location)
     console.echo_err(plan_page(proposal.plan, console.page_for(sys.stderr)))
     console.confirm(proposal.doubt, "Submit?", yes, "nothing was submitted")
     try:
-        return proposal.record()
+        return location.settings, proposal.record()
     except KeyboardInterrupt:
         console.echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
         raise

@@ -36,17 +36,10 @@ if TYPE_CHECKING:
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @console.selection_options
 @click.option("--all", "everything", is_flag=True, help="Show every run.")
-@click.option("--wide", is_flag=True, help="Show every run with all columns.")
 @console.store_options
 @console.json_option
 def status(
-    words: Sequence[str],
-    watch: bool,
-    chosen: Selection,
-    everything: bool,
-    wide: bool,
-    place: PlaceOptions,
-    as_json: bool,
+    words: Sequence[str], watch: bool, chosen: Selection, everything: bool, place: PlaceOptions, as_json: bool
 ) -> int:
     """Show the status of a campaign, or of all campaigns.
 
@@ -80,8 +73,7 @@ def status(
     if as_json:
         console.echo_json(status_document(opened, campaign, chosen))
     else:
-        page = Page(page.colour) if wide else page
-        height = None if everything or wide or chosen else console.screen_height(sys.stdout)
+        height = None if everything or chosen else console.screen_height(sys.stdout)
         shown = with_final_figures(opened, with_titles(opened, shown))
         console.echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
@@ -93,11 +85,10 @@ def status(
 def top(name: str | None, place: PlaceOptions) -> None:
     """Watch campaigns and their runs on the whole terminal.
 
-    Shows curves of the loss, why runs wait, and the newest events; ? lists the keys. Only reads. Without a terminal,
-    use `campaign status --watch`.
+    Shows curves of the loss, why runs wait, and the newest events. Only reads. Without a terminal, use `campaign status
+    --watch`.
 
     Examples:
-      campaign top
       campaign top sweep
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
@@ -110,16 +101,12 @@ def top(name: str | None, place: PlaceOptions) -> None:
         view_of(location.open(), location.name).run()
 
 
-_LOOPBACK = ("127.0.0.1", "localhost")
-
-
 @console.verb
 @console.campaign_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: a free one]")
-@click.option("--host", default=_LOOPBACK[0], show_default=True, help="Address to listen on: this machine's own only.")
 @click.option("--export", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Write the page as files.")
 @console.store_options
-def serve(name: str | None, port: int, host: str, folder: Path | None, place: PlaceOptions) -> None:
+def serve(name: str | None, port: int, folder: Path | None, place: PlaceOptions) -> None:
     """Serve a page of the campaigns that follows them, until Ctrl-C.
 
     Shows runs, curves, explanations, configurations, logs and GPUs, and changes nothing. Only a browser on this machine
@@ -132,9 +119,6 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
     import getpass
     import socket
 
-    ssh = f"ssh -L {port or 'PORT'}:{_LOOPBACK[0]}:{port or 'PORT'} {getpass.getuser()}@{socket.gethostname()}"
-    if host not in _LOOPBACK:
-        raise UserError(f"the page is not served on {host}: it is only for you", f"from a laptop: `{ssh}`")
     with needs_the_extra():
         from dscampaign.orchestrator.campaign.selection import find
         from dscampaign.orchestrator.live.model import LiveStore
@@ -152,7 +136,7 @@ def serve(name: str | None, port: int, host: str, folder: Path | None, place: Pl
 
     def tell(link: str, port: int) -> None:
         console.echo(link)
-        forward = ssh.replace("PORT", str(port))
+        forward = f"ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
         console.echo_err(f"From a laptop: `{forward}`, then open the link there. Ctrl-C ends it.")
 
     with suppress(KeyboardInterrupt):
@@ -221,22 +205,21 @@ def logs(
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
     from dscampaign.orchestrator.campaign.selection import attempt_of_job, find_run
 
-    from .console import log_stream
-
     location = locate(place, words)
     campaign, run = find_run(opened := location.open(), location.words)
     attempt = attempt or (attempt_of_job(opened, campaign, run, location.words[-1]) if location.words else None)
     if follow and attempt is None:
         await_attempt(opened, campaign, run, console.echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
+    stream = console.TerminalLog(sys.stdout) if sys.stdout.isatty() else sys.stdout.buffer
     if follow:
-        follow_log(wanted, lines, log_stream())
+        follow_log(wanted, lines, stream)
     else:
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
             printed = "printed nothing" if wanted.ended else "has printed nothing yet"
             console.echo_err(f"rank {rank} {printed}; showing {path}")
-        print_log(path, lines, log_stream())
+        print_log(path, lines, stream)
 
 
 @console.verb
@@ -248,13 +231,7 @@ def logs(
 @console.store_options
 @console.json_option
 def doctor(
-    spec: Path | None,
-    on_node: bool,
-    wait: float,
-    notify: bool,
-    sets: Sequence[str],
-    place: PlaceOptions,
-    as_json: bool,
+    spec: Path | None, on_node: bool, wait: float, notify: bool, sets: Sequence[str], place: PlaceOptions, as_json: bool
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
@@ -280,9 +257,6 @@ def doctor(
     checks += notify_checks(submission.spec.name, submission.rules["notify"]) if notify and submission else []
     console.echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
-
-
-UNKNOWN: Final = "Add evidence: `--job ID`, the logs of the other ranks, standard error."
 
 
 @console.verb
@@ -331,7 +305,9 @@ def _document(explained: Explained) -> dict[str, Any]:
 
 
 def _next(explained: Explained) -> str:
-    return explained.kind.policy.by_hand if explained.kind else UNKNOWN
+    if explained.kind is None:
+        return "Add evidence: `--job ID`, the logs of the other ranks, standard error."
+    return explained.kind.policy.by_hand
 
 
 def _lines(explained: Explained, page: Page) -> Iterator[str]:
@@ -342,9 +318,9 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
         rule = f", rule {explained.rule}" if explained.rule else ""
         yield page.paint(f"proof: {source(proof.file, proof.line or 0)}{rule} ({explained.sure})", Style.DIM)
         yield page.paint(f"       {clean(proof.text.splitlines()[0] if proof.text else '')}", Style.DIM)
-    rank = f"rank {explained.rank}" if explained.rank is not None else ""
-    if origin := ", ".join(filter(None, (rank, explained.node and f"node {clean(explained.node)}"))):
-        yield f"from:  {origin}"
+    origin = [f"rank {explained.rank}"] if explained.rank is not None else []
+    if origin := origin + ([f"node {clean(explained.node)}"] if explained.node else []):
+        yield f"from:  {', '.join(origin)}"
     if explained.job:
         view = explained.job.view
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
@@ -353,19 +329,20 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
         yield page.paint(f"Read only the beginning and the end of {count(partly, 'file')}.", Style.DIM)
 
 
-_STYLES: Final = {
-    Severity.OK: Style.GREEN,
-    Severity.WARNING: Style.YELLOW,
-    Severity.PROBLEM: Style.RED,
-}
-_INDENT: Final = " " * 9
+_STYLES: Final = {Severity.OK: Style.GREEN, Severity.WARNING: Style.YELLOW, Severity.PROBLEM: Style.RED}
 
 
 def doctor_page(checks: Sequence[Check], page: Page) -> str:
     """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 18 ok`."""
     lines: list[str] = []
     for of_place in alike(checks, lambda check: check.where):
-        lines += [page.paint(of_place[0].where, Style.BOLD), *_rows(of_place, page), ""]
+        rows = [(Cell(c.verdict.value.ljust(7), _STYLES[c.verdict]), c.id, clean(c.seen)) for c in of_place]
+        _, *shown = table(Page(page.colour), ("verdict", "check", "seen"), rows)  # nothing is cut: it is all to be read
+        lines.append(page.paint(of_place[0].where, Style.BOLD))
+        for check, line in zip(of_place, shown, strict=True):
+            advice = f"{' ' * 9}{page.paint('next:', Style.CYAN)} {clean(check.next)}"
+            lines += [line, *([advice] if check.next else [])]
+        lines.append("")
     numbers = Counter(check.verdict for check in checks)
     worse = (verdict for verdict in (Severity.PROBLEM, Severity.WARNING) if numbers[verdict])
     summary = ", ".join([*(count(numbers[verdict], verdict) for verdict in worse), f"{numbers[Severity.OK]} ok"])
@@ -382,12 +359,3 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
             for c in checks
         ],
     }
-
-
-def _rows(checks: Sequence[Check], page: Page) -> Iterator[str]:
-    rows = [(Cell(c.verdict.value.ljust(7), _STYLES[c.verdict]), c.id, clean(c.seen)) for c in checks]
-    _, *lines = table(Page(page.colour), ("verdict", "check", "seen"), rows)  # nothing is cut: it is all to be read
-    for check, line in zip(checks, lines, strict=True):
-        yield line
-        if check.next:
-            yield f"{_INDENT}{page.paint('next:', Style.CYAN)} {clean(check.next)}"

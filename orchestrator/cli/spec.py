@@ -45,15 +45,12 @@ def warn_of_other_store(location: Location) -> None:
         echo_err(f"warning: there is no store at {location.file}; {location.beside_spec}")
 
 
-SMOKE: Final = "smoke"
-
-
 @verb
 @click.argument("path", type=click.Path(path_type=Path), default="campaign.yaml")
 @click.option("--from", "template", metavar="NAME", default="starter", show_default=True, help="Template to copy.")
 @click.option(
     "--scale",
-    type=click.Choice(("full", SMOKE)),
+    type=click.Choice(("full", "smoke")),
     default="full",
     help="`smoke`: a tiny model for this machine's CPU.",
 )
@@ -79,13 +76,13 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
     if script:
         _from_sbatch(script, path)
     elif list_only:
-        lines = [(item.name, "yes" if SMOKE in item.specs else "", item.summary) for item in templates.templates()]
+        lines = [(item.name, "yes" if "smoke" in item.specs else "", item.summary) for item in templates.templates()]
         echo_page("\n".join(table(page_for(sys.stdout), ("template", "smoke", "about"), lines)))
     else:
         check_folder_of(path)
         written = templates.write(templates.find(template), scale, path)
         then = f"`{typed('submit', str(path), '--watch')}` runs it here"
-        then = then if scale == SMOKE else f"edit it, then `{typed('plan', str(path))}`"
+        then = then if scale == "smoke" else f"edit it, then `{typed('plan', str(path))}`"
         echo_err(f"wrote {' and '.join(map(str, written))}; {then}")
 
 

@@ -31,7 +31,7 @@ from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.pages.actions import action_lines
-from dscampaign.orchestrator.pages.status import headline, status_page, steps_line
+from dscampaign.orchestrator.pages.status import headline, status_page
 from dscampaign.orchestrator.pages.text import fold
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import SLURM_POLL_S, Pass
@@ -42,6 +42,7 @@ from .console import echo, echo_err, echo_json, echo_page, page_for, progress_sh
 T = TypeVar("T")
 
 STATUS_POLL_S = 2.0
+REPORT_EVERY_S = 10.0
 
 
 def run_one_pass(
@@ -144,31 +145,28 @@ def write_until_settled(
     store: Store,
     campaign: CampaignRow,
     write: Callable[[CampaignStatus], T],
-    interval_s: float,
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Call `write` at once, and again whenever a run has changed, until every run is settled; return its last result.
+    """Call `write` at once, and again if a run has changed, until every run is settled; return its last result.
 
-    Looks every `interval_s`, and no sooner than after as long as a look and the writing took: login nodes are shared.
+    Rest between two looks for longer than they take: login nodes are shared.
     """
-    obstacles = Obstacles(work="reading")
-    before, result = "", None
+    obstacles, before, result = Obstacles(work="reading"), "", None
     while True:
-        began_s, status = time.monotonic(), None
+        began_s, status, trouble = time.monotonic(), None, dict[str, str]()
         try:
             status = read_status(store, campaign)
             now = repr(status.runs)  # as text: a loss that is not a number is not equal to itself
             if now != before:
                 result, before = write(status), now
-            news = obstacles.news({})
         except AWAY as error:
-            news = obstacles.news(in_the_way(error))
-        if news:
+            trouble = in_the_way(error)
+        if news := obstacles.news(trouble):
             echo_err(stamped(news).rstrip())
         if status and status.settled and result is not None:
             return result
-        sleep(max(interval_s, time.monotonic() - began_s))
+        sleep(max(REPORT_EVERY_S, 3 * (time.monotonic() - began_s)))
 
 
 def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: bool = False) -> bool:
@@ -186,10 +184,6 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
     return whole
 
 
-STEPS_EVERY_S = 60.0
-"""How often a log shows the progress of training while nothing else happens."""
-
-
 @contextmanager
 def display(stream: IO[str]) -> Iterator[LineDisplay | _LiveTable]:
     """A live table on a terminal, else lines."""
@@ -203,11 +197,10 @@ def display(stream: IO[str]) -> Iterator[LineDisplay | _LiveTable]:
 
 
 class LineDisplay:
-    """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
+    """For a file, a pipe or a dumb terminal: lines with their time, and the counts if they have changed."""
 
-    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._page, self._clock = stream, page_for(stream), clock
-        self._counts, self._steps, self._written_s = "", "", clock()
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._page, self._counts = stream, page_for(stream), ""
 
     def say(self, lines: Sequence[str]) -> None:
         """Write each line with its time."""
@@ -215,12 +208,10 @@ class LineDisplay:
         self._stream.flush()
 
     def update(self, status: CampaignStatus) -> None:
-        """Write the counts if they have changed, or after a while the steps."""
-        counts, steps = headline(status, self._page), steps_line(status)
-        late = steps != self._steps and self._clock() - self._written_s >= STEPS_EVERY_S
-        if counts != self._counts or late:
-            self._counts, self._steps, self._written_s = counts, steps, self._clock()
-            self.say([f"{counts} · {steps}" if steps else counts])
+        """Write the counts if they have changed."""
+        if (counts := headline(status, self._page)) != self._counts:
+            self._counts = counts
+            self.say([counts])
 
 
 class _LiveTable:
@@ -281,14 +272,12 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
 
 def _one_round(turns: Turns, store: Store) -> bool:
     troubled = False
-    for outcome in turns.one_round():
-        result = outcome.seen
-        if isinstance(result, LeaseHeld | StaleLease):
-            continue
-        obstacles = in_the_way(result)
-        for line in (*done_lines(result, read_status(store, outcome.campaign)), *obstacles.values()):
-            echo_err(f"{outcome.campaign.name}: {line}")
-        troubled = troubled or bool(obstacles)
+    for campaign, seen in ((outcome.campaign, outcome.seen) for outcome in turns.one_round()):
+        if not isinstance(seen, LeaseHeld | StaleLease):
+            obstacles = in_the_way(seen)
+            for line in (*done_lines(seen, read_status(store, campaign)), *obstacles.values()):
+                echo_err(f"{campaign.name}: {line}")
+            troubled = troubled or bool(obstacles)
     return troubled
 
 

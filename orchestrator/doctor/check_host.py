@@ -45,7 +45,16 @@ def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Chec
     if doubt := distrust(nearest):
         hint = f"{doubt.hint}: nodes run nothing from a folder that others can write to or replace"
         yield at.problem("folder.private", str(doubt), hint)
-    if trouble := _without_links(nearest):
+    trial = nearest / f".doctor-{uuid.uuid4().hex[:12]}"
+    trouble = "two processes could both create the same file"
+    try:
+        if create_exclusively(trial, "first") and not create_exclusively(trial, "second"):
+            trouble = ""
+    except OSError as exc:
+        trouble = exc.strerror or str(exc)
+    finally:
+        trial.unlink(missing_ok=True)
+    if trouble:
         hint = "claims need hard links: choose a folder on NFS, Lustre, GPFS, BeeGFS or a local disk"
         yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)
     kind = file_system(nearest)
@@ -59,17 +68,6 @@ def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Chec
         yield at.warning("folder.space", f"{free_gb:,.0f} GB free", "`campaign gc` deletes files that no result needs")
     else:
         yield at.ok("folder.space", f"{free_gb:,.0f} GB free")
-
-
-def _without_links(folder: Path) -> str:
-    path = folder / f".doctor-{uuid.uuid4().hex[:12]}"
-    try:
-        first, second = create_exclusively(path, "first"), create_exclusively(path, "second")
-    except OSError as exc:
-        return exc.strerror or str(exc)
-    finally:
-        path.unlink(missing_ok=True)
-    return "" if first and not second else "two processes could both create the same file"
 
 
 def store_checks(location: Location, *, slurm: bool) -> Iterator[Check]:

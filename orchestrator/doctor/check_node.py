@@ -119,15 +119,18 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     if not gpus.devices:
         return
     yield at.ok("gpu.driver", f"driver {gpus.driver}, supports up to CUDA {gpus.cuda}")
-    yield from _gpu_memory(gpus.devices, required, at)
-    yield _ecc(gpus.devices, at)
+    least = min((device.total_gb for device in gpus.devices if device.total_gb), default=None)
+    if least and required.on_gpus and required.gpu_gb > least:
+        text = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
+        yield at.problem("gpu.memory", text, "raise train.zero_stage, offload, or use more GPUs")
+    elif least:
+        yield at.ok("gpu.memory", f"{least:,.0f} GB each")
+    if errors := _numbers(gpus.devices, lambda gpu: bool(gpu.ecc_errors)):
+        text = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in gpus.devices)} uncorrected memory errors"
+        yield at.warning("gpu.ecc", text, "notify the administrators: the GPU needs a reset")
     if busy := _numbers(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
         text = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
         yield at.warning("gpu.busy", text, "`nvidia-smi` on the node shows the processes")
-    links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
-    if len(links) > 1:
-        text = f"GPUs have {min(links)} to {max(links)} active NVLinks"
-        yield at.warning("gpu.links", text, "a link is down: `nvidia-smi nvlink -s`, and notify the administrators")
 
 
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
@@ -144,29 +147,11 @@ def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
     return at.ok("gpu.count", text)
 
 
-def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> Iterator[Check]:
-    least = min((device.total_gb for device in devices if device.total_gb), default=None)
-    if least and required.on_gpus and required.gpu_gb > least:
-        text = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
-        yield at.problem("gpu.memory", text, "raise train.zero_stage, offload, or use more GPUs")
-    elif least:
-        yield at.ok("gpu.memory", f"{least:,.0f} GB each")
-
-
-def _ecc(devices: Sequence[Device], at: At) -> Check:
-    if errors := _numbers(devices, lambda gpu: bool(gpu.ecc_errors)):
-        text = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
-        return at.warning("gpu.ecc", text, "notify the administrators: the GPU needs a reset")
-    return at.ok("gpu.ecc", "no uncorrected memory errors")
-
-
 def _numbers(devices: Sequence[Device], matches: Callable[[Device], bool]) -> str:
     numbers = [str(device.number) for device in devices if matches(device)]
     return f"GPU {', '.join(numbers)}" if numbers else ""
 
 
-LEAST_DEEPSPEED: Final = (0, 19, 1)
-_WRONG_GRADIENTS: Final = ((0, 17, 6), (0, 18, 2))
 _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 
@@ -180,8 +165,12 @@ def software_checks(software: Software, gpus: Gpus | None, required: Requirement
         return
     if not software.deepspeed_trouble or required.config.launcher in (None, "deepspeed"):
         yield _deepspeed(software, at)
-    if software.ops:
-        yield _ops(software, at)
+    if missing := [name for name, usable in software.ops.items() if not usable]:
+        need = (
+            "a C++ compiler, ninja, and libaio's headers for async_io or CUDA's compiler (nvcc, CUDA_HOME) for fused_*"
+        )
+        text = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
+        yield at.problem("software.ops", text, f"install {need}; for details, run `ds_report` on the node")
     if required.config.command is None and software.missing:
         yield at.problem("software.packages", f"the built-in training needs {', '.join(software.missing)}", _TRAIN)
 
@@ -217,22 +206,11 @@ def _deepspeed(software: Software, at: At) -> Check:
     if software.deepspeed_trouble:
         return at.problem("software.deepspeed", f"DeepSpeed does not load: {software.deepspeed_trouble}", _TRAIN)
     text = f"DeepSpeed {software.deepspeed} on {software.accelerator}"
-    least, most = _WRONG_GRADIENTS
-    if least <= version <= most:
+    if (0, 17, 6) <= version <= (0, 18, 2):
         return at.problem("software.deepspeed", f"{text} computes wrong ZeRO-2 gradients", _TRAIN)
-    if version < LEAST_DEEPSPEED:
-        wanted = ".".join(map(str, LEAST_DEEPSPEED))
-        return at.warning("software.deepspeed", f"{text} is older than {wanted}, the oldest that was tested", _TRAIN)
+    if version < (0, 19, 1):
+        return at.warning("software.deepspeed", f"{text} is older than 0.19.1, the oldest that was tested", _TRAIN)
     return at.ok("software.deepspeed", text)
-
-
-def _ops(software: Software, at: At) -> Check:
-    missing = [name for name, usable in software.ops.items() if not usable]
-    if not missing:
-        return at.ok("software.ops", f"DeepSpeed can use {', '.join(software.ops)}")
-    need = "a C++ compiler, ninja, and libaio's headers for async_io or CUDA's compiler (nvcc, CUDA_HOME) for fused_*"
-    text = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
-    return at.problem("software.ops", text, f"install {need}; for details, run `ds_report` on the node")
 
 
 def _version(version: str) -> tuple[int, ...]:

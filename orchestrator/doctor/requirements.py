@@ -46,15 +46,11 @@ def requirements_of(runs: Iterable[Run]) -> list[Requirements]:
     """Return the requirements on each kind of machine, the most GPUs and memory first."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_kind(run), []).append(run)
+        config = run.config
+        fields = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
+        kind = json.dumps([*fields, job_request.container_of(config)], sort_keys=True)
+        groups.setdefault(kind, []).append(run)
     return sorted(map(_of_like_runs, groups.values()), key=lambda r: (-r.gpus * r.config.nodes, -r.host_gb))
-
-
-def _kind(run: Run) -> str:
-    config = run.config
-    fields = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
-    fields.append(job_request.container_of(config))
-    return json.dumps(fields, sort_keys=True)
 
 
 def _of_like_runs(runs: Sequence[Run]) -> Requirements:

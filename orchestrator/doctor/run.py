@@ -82,7 +82,13 @@ def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tel
     try:
         make_private(folder)
         _question(required, settings).write(Talk(folder).question)
-        examined = _by_job(required, _batch(required, token, folder), wait_s, tell)
+        resources: dict[str, Any] = job_request.resources(required.config)
+        several = required.config.nodes > 1
+        for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # several nodes: it would ask for all
+            resources.pop(name, None)
+        resources |= {"nodes": 1, "time": str(min(required.config.slurm.time_min, TIME_MIN))}
+        batch = JobArray(token, folder, 1, resources, EXAMINE)
+        examined = _by_job(required, batch, wait_s, tell)
         return examined
     finally:
         if examined is None or examined.folder is None:
@@ -108,15 +114,6 @@ def _question(required: Requirements, settings: Settings) -> Question:
         nvme_path=required.nvme_path,
         store=None if store.startswith("sqlite") else store,
     )
-
-
-def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
-    resources: dict[str, Any] = job_request.resources(required.config)
-    several = required.config.nodes > 1
-    for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
-        resources.pop(name, None)
-    minutes = min(required.config.slurm.time_min, TIME_MIN)
-    return JobArray(token, folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
 
 
 def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) -> Examined:

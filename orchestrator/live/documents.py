@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus
 from dscampaign.db.records import EventRow
 from dscampaign.orchestrator.campaign.activity import event_text
-from dscampaign.orchestrator.campaign.documents import RunDetails, finite, run_details
+from dscampaign.orchestrator.campaign.documents import finite, run_details
 from dscampaign.orchestrator.campaign.logs import Wanted, newest_log, print_log
 from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus
 from dscampaign.orchestrator.errors import UserError
@@ -25,7 +26,6 @@ from dscampaign.orchestrator.pages.rows import FIGURES, OVERVIEW, ShownRun
 from dscampaign.orchestrator.pages.status import notes
 from dscampaign.orchestrator.report.page import charts
 from dscampaign.orchestrator.report.page.curves import POINTS, Curves, short
-from dscampaign.orchestrator.report.page.elements import Chart
 from dscampaign.orchestrator.report.page.looks import COLOURS, GREY, OTHERS, REST, Look, looks_of
 from dscampaign.orchestrator.report.page.render import CONFIG, page_from, template
 
@@ -36,6 +36,7 @@ MOST_CURVES: Final = 60
 
 _MOST_POINTS: Final = 160
 _LOG_BYTES: Final = 1 << 18
+_CONFIG: Final = {**CONFIG, "legend": {"disable": True}}
 
 
 def dumps(document: Any) -> str:
@@ -163,19 +164,16 @@ def curve_specs() -> Mapping[str, Any]:
     looks = {str(slot): Look(slot, str(slot), str(slot), slot) for slot in range(REST + 1)}
     rows = [{"c": slot, "step": 1, "loss": 1.0, "speed": 1.0} for slot in range(len(COLOURS) + 1)]
     curves = Curves(rows, rows[:1], {}, {}, {}, 0)
-    made = [charts.losses(curves, looks, ""), charts.paces(curves, looks)]
-    return {chart.name: _unbound(chart) for chart in made if chart}
-
-
-def _unbound(chart: Chart) -> dict[str, Any]:
-    spec = {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}, "datasets": {}}
-    spec["params"] = [*spec["params"], {"name": "lowest", "value": 0}, {"name": "highest", "value": 1}]
-    for layer in spec["layer"]:
-        up = layer["encoding"].get("y", {})
-        if "scale" in up:
-            ends = {"domainMin": {"expr": "lowest"}, "domainMax": {"expr": "highest"}}
-            up["scale"] = {"zero": False, "nice": False, **ends}
-    return spec
+    specs = {}
+    for chart in filter(None, (charts.losses(curves, looks, ""), charts.paces(curves, looks))):
+        spec = {**chart.spec, "config": _CONFIG, "datasets": {}}
+        spec["params"] = [*spec["params"], {"name": "lowest", "value": 0}, {"name": "highest", "value": 1}]
+        for layer in spec["layer"]:
+            if "scale" in (up := layer["encoding"].get("y", {})):
+                ends = {"domainMin": {"expr": "lowest"}, "domainMax": {"expr": "highest"}}
+                up["scale"] = {"zero": False, "nice": False, **ends}
+        specs[chart.name] = spec
+    return specs
 
 
 def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
     return {
         "sentence": " ".join(f"{name}: {text}" if name and len(several) > 1 else text for name, text in sentences),
         "effort": found.effort if found else "",
-        "chart": {**chart.spec, "config": {**CONFIG, "legend": {"disable": True}}} if chart else None,
+        "chart": {**chart.spec, "config": _CONFIG} if chart else None,
         "caption": chart.title if chart else "",
     }
 
@@ -207,28 +205,22 @@ def run_document(live: LiveStore, campaign: str | None, run_id: int) -> dict[str
         row = queries.run_by_id(conn, run_id)
     details = run_details(live.store, changes.status.campaign, row, changes.status)
     text = run_text(details)
-    newest = details.attempts[-1] if details.attempts else None
+    newest, ds_config = details.attempts[-1] if details.attempts else None, ""
+    if newest:
+        with suppress(OSError, UnicodeDecodeError):
+            ds_config = details.paths.attempt(newest.generation).ds_config.read_text(encoding="utf-8")
     return {
         "facts": [[name, value] for name, value in text.facts.items() if value],
         "attempts": list(text.attempts),
         "events": list(text.events),
         "next": text.next,
         "config": json.dumps(dict(row.config), indent=2, default=str, ensure_ascii=False),
-        "ds_config": _ds_config(details),
+        "ds_config": ds_config,
         "gpus": _gpus(details.gpus.get(newest.id)) if newest else [],
         "tries": [attempt.generation for attempt in details.attempts],
         "ranks": newest.world_size if newest else 0,
         "curves": curves_document(live, campaign, [shown], {shown.title: 0}, CHART),
     }
-
-
-def _ds_config(details: RunDetails) -> str:
-    if not details.attempts:
-        return ""
-    try:
-        return details.paths.attempt(details.attempts[-1].generation).ds_config.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _gpus(used: AttemptGpus | None) -> list[list[str]]:
@@ -268,13 +260,9 @@ def log_document(
     end = print_log(path, None, stream, first)
     text = stream.getvalue().decode(errors="replace")
     cut = first > 0 and first != at
-    shown = printable(_redrawn((text.partition("\n")[2] or text) if cut else text))  # or a line longer than it
-    return {"file": path.name, "at": end, "text": shown, "cut": cut, "ended": ended}
-
-
-def _redrawn(text: str) -> str:
-    """Return the text as a terminal shows it: of a line that was drawn again, the last."""
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    text = (text.partition("\n")[2] or text) if cut else text  # or a line longer than it
+    redrawn = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return {"file": path.name, "at": end, "text": printable(redrawn), "cut": cut, "ended": ended}
 
 
 @cache

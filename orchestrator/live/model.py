@@ -70,7 +70,7 @@ class _Known:
     status: CampaignStatus
     read_s: float
     titles: Mapping[str, str]
-    gpus: Mapping[int, float]
+    gpus: Mapping[int, float | None]
     rows: Mapping[int, tuple[int, ShownRun]]
     whole_since: int
 
@@ -179,8 +179,14 @@ class LiveStore:
     def _refreshed(self, campaign: CampaignRow, mark: tuple[Any, ...], known: _Known | None) -> _Known:
         status = with_final_figures(self.store, read_status(self.store, campaign), MOST_WATCHED)
         self._version += 1
+        titles: Mapping[str, str]
+        gpus: Mapping[int, float | None]
         if known is None or len(known.rows) != len(status.runs) or known.mark[0] != mark[0]:
-            titles, gpus = self._described(status)
+            with self.store.read() as conn:
+                titles = titles_of(queries.params_of_first_repeats(conn, campaign.id))
+                asked = campaigns.asked(conn, campaign.id) if campaign.executor == "slurm" else {}
+            per_rank = cache(partial(gpus_per_rank, campaign.executor))
+            gpus = {run_id: per_rank(*own) for run_id, own in asked.items()}
             known, whole_since = None, self._version
         else:
             titles, gpus, whole_since = known.titles, known.gpus, known.whole_since
@@ -192,11 +198,3 @@ class LiveStore:
             before = known.rows.get(run.run_id) if known else None
             rows[run.run_id] = before if before and before[1] == shown else (self._version, shown)
         return _Known(mark, status, time.monotonic(), titles, gpus, rows, whole_since)
-
-    def _described(self, status: CampaignStatus) -> tuple[Mapping[str, str], Mapping[int, float]]:
-        campaign = status.campaign
-        with self.store.read() as conn:
-            params = queries.params_of_first_repeats(conn, campaign.id)
-            asked = campaigns.asked(conn, campaign.id) if campaign.executor == "slurm" else {}
-        per_rank = cache(partial(gpus_per_rank, campaign.executor))
-        return titles_of(params), {run_id: per_rank(*own) for run_id, own in asked.items()}

@@ -79,7 +79,7 @@ class Rows(ScrollView, can_focus=True):
         super().__init__(**options)
         self.all_columns = tuple(columns)
         self.rows: Sequence[Any] = ()
-        self.sorted_by, self.reverse = "", False
+        self.sorted_by = ""
         self._columns: list[tuple[Column, int]] = []
 
     def show(self, rows: Sequence[Any]) -> None:
@@ -109,7 +109,6 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def row(self) -> Any | None:
-        """The row under the cursor."""
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     @property
@@ -119,7 +118,6 @@ class Rows(ScrollView, can_focus=True):
         return self.rows[top : top + self.size.height]
 
     def validate_cursor(self, cursor: int) -> int:
-        """Keep the cursor on a row."""
         return max(0, min(cursor, len(self.rows) - 1))
 
     def watch_cursor(self) -> None:
@@ -130,24 +128,19 @@ class Rows(ScrollView, can_focus=True):
         self.refresh()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Report that other rows are in sight."""
         super().watch_scroll_y(old_value, new_value)
         self.post_message(self.Moved())
 
     def on_resize(self, _: Resize) -> None:
-        """Choose the columns anew."""
         self._lay_out()
 
     def action_move(self, lines: int) -> None:
-        """Move the cursor."""
         self.cursor += lines
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by the height of the table."""
         self.cursor += pages * max(1, self.size.height - 1)
 
     def action_choose(self) -> None:
-        """Report the row under the cursor."""
         if self.row:
             self.post_message(self.Chosen(self, self.row))
 
@@ -155,8 +148,7 @@ class Rows(ScrollView, can_focus=True):
         """Draw a line of the screen; the header stays at the top."""
         if y == 0:
             style = self.get_component_rich_style("rows--header")
-            marks = {self.sorted_by: "▾" if self.reverse else "▴"}
-            labels = [f"{column.label}{marks.get(column.label, '')}" for column, _ in self._columns]
+            labels = [f"{column.label}{'▴' * (column.label == self.sorted_by)}" for column, _ in self._columns]
             return self._strip(labels).apply_style(style)
         place = y - 1 + self.scroll_offset.y
         if place >= len(self.rows):

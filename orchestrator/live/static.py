@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from dscampaign.orchestrator.errors import UserError
@@ -15,7 +15,7 @@ from . import documents
 from .model import LiveStore
 
 _MARK: Final = ".campaign-serve"
-"""A file in each folder that this made, with the names of its pages."""
+"""A file in each folder that this made."""
 
 _LOG_BYTES: Final = 1 << 14
 _DETAILED: Final = 1000
@@ -25,8 +25,7 @@ _DETAILED: Final = 1000
 def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
     """Write a page for each campaign, or for one, and the list of all as `index.html`; return the files.
 
-    Pages of an earlier export that are not among them are deleted. Raises UserError if the folder has other files, or
-    cannot be written.
+    Raises UserError if the folder has files, but none of an earlier export, or cannot be written.
     """
     mark = folder / _MARK
     refuse_links_of_others(folder)
@@ -36,12 +35,12 @@ def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links_of_others(mark)
-        before = mark.read_text(encoding="utf-8").splitlines() if mark.exists() else []
-        with mark.open("a", encoding="utf-8") as names:
-            written = [_write(folder, *page, names) for page in _pages(live, only)]
-        for name in set(before) - {path.name for path in written}:
-            (folder / Path(name).name).unlink(missing_ok=True)
-        mark.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
+        mark.touch()
+        written = []
+        for name, title, data in _pages(live, only):
+            with whole_file(folder / name) as stream:
+                stream.write(documents.page_of(title, data)[0])
+            written.append(folder / name)
     except OSError as error:
         raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", "name another folder") from error
     return written
@@ -74,10 +73,3 @@ def _campaign(live: LiveStore, name: str) -> dict[str, Any]:
         "verdict": documents.verdict_document(live, name),
         "details": details,
     }
-
-
-def _write(folder: Path, name: str, title: str, data: dict[str, Any], names: IO[str]) -> Path:
-    names.write(f"{name}\n")
-    with whole_file(folder / name) as stream:
-        stream.write(documents.page_of(title, data)[0])
-    return folder / name

@@ -30,7 +30,7 @@ from dscampaign.orchestrator.pages.text import Page
 
 from .model import LiveStore
 from .rows import Column, Rows
-from .top_run import Help, RunScreen, coloured
+from .top_run import RunScreen, coloured
 
 POLL_S: Final = 2.0
 CAMPAIGNS_S: Final = 10.0
@@ -111,8 +111,6 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("s", "sort", "sort"),
-        Binding("r", "reverse", "reverse"),
-        Binding("question_mark", "help", "help", key_display="?"),
         Binding("escape", "clear", show=False),
     ]
 
@@ -130,14 +128,12 @@ class Top(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Leave the keys of runs to the first screen."""
-        return len(self.screen_stack) == 1 or action not in ("filter", "sort", "reverse", "clear", "help")
+        return len(self.screen_stack) == 1 or action not in ("filter", "sort", "clear")
 
     def compose(self) -> ComposeResult:
-        """Place the parts from top to bottom."""
         yield from (self.headline, self.campaigns, self.table, self.input, self.detail, self.events, Footer())
 
     def on_mount(self) -> None:
-        """Begin to read."""
         self.campaigns.display = False
         self.table.focus()
         self.headline.update("reading the store …")
@@ -171,7 +167,6 @@ class Top(App[None]):
         return ScreenData(name, found.status, found.runs, {**seen.curves, **losses}, self.live.events(name), campaigns)
 
     def on_looked(self, looked: Looked) -> None:
-        """Show the result; after a failure the next look tries again."""
         if isinstance(looked.result, str):
             self.headline.update(Text(clean(looked.result), "red"))
             return
@@ -188,12 +183,11 @@ class Top(App[None]):
         self._show_events()
 
     def arrange(self) -> None:
-        """Filter and sort the runs, and show them."""
         words = self.input.value.lower().split()
         runs = [row for row in self.seen.runs if all(word in _searched(row) for word in words)]
         column = next(column for column in self.columns if column.label == self.table.sorted_by)
         shown = sorted(runs, key=column.key) if column.key else runs
-        self.table.show(shown[::-1] if self.table.reverse else shown)
+        self.table.show(shown)
         self._show_run()
 
     def _show_run(self) -> None:
@@ -220,7 +214,6 @@ class Top(App[None]):
         self.events.update(text)
 
     def on_rows_moved(self) -> None:
-        """Describe the run under the cursor, and read the curves that came into sight."""
         self._show_run()
         self.set_timer(0.2, self._look_for_curves)
 
@@ -230,7 +223,6 @@ class Top(App[None]):
             self.look()
 
     def on_rows_chosen(self, chosen: Rows.Chosen) -> None:
-        """Open the run, or show the campaign."""
         if isinstance(chosen.row, ShownRun):
             self.push_screen(RunScreen(self.live.store, self.seen.name or "", chosen.row.name))
         elif chosen.row.name != self.seen.name:
@@ -240,39 +232,24 @@ class Top(App[None]):
             self.look()
 
     def on_input_changed(self) -> None:
-        """Filter as the user types."""
         self.arrange()
 
     def on_input_submitted(self) -> None:
-        """Go back to the runs."""
         self.input.display = bool(self.input.value)
         self.table.focus()
 
     def action_filter(self) -> None:
-        """Let the user type a filter."""
         self.input.display = True
         self.input.focus()
 
     def action_clear(self) -> None:
-        """Show all runs."""
         self.input.value = ""
         self.on_input_submitted()
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         labels = [column.label for column in self.columns if column.key or column is self.columns[0]]
         self.table.sorted_by = labels[(labels.index(self.table.sorted_by) + 1) % len(labels)]
-        self.table.reverse = False
         self.arrange()
-
-    def action_reverse(self) -> None:
-        """Reverse the order."""
-        self.table.reverse = not self.table.reverse
-        self.arrange()
-
-    def action_help(self) -> None:
-        """Show the keys."""
-        self.push_screen(Help())
 
 
 def _searched(row: ShownRun) -> str:

@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Footer, Log, Static, TabbedContent, TabPane
 from textual.worker import get_current_worker
 
@@ -34,34 +34,10 @@ EXPLAIN_S = 5.0
 LOG_LINES = 2000
 """Lines of a log that are kept on the screen."""
 
-KEYS = """\
-↑ ↓ PgUp PgDn Home End   move, or k j g G
-Enter                    open the run, or show the campaign
-Tab                      go to the campaigns and back
-/                        filter: parts of names, states, reasons
-Esc                      show all runs again, go back
-s r                      sort by the next column, reverse
-e c l                    of a run: explanation, configuration, log
-q                        go back, quit"""
-
 
 def coloured(text: str) -> Text:
     """Text for Textual that obeys no sequence but colours, and no markup."""
     return Text.from_ansi(printable(text, colours=True))
-
-
-class Help(ModalScreen[None]):
-    """The keys."""
-
-    CSS = """
-    Help { align: center middle; }
-    Help Static { width: auto; padding: 1 2; border: round $primary; background: $surface; }
-    """
-    BINDINGS: ClassVar = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
-
-    def compose(self) -> ComposeResult:
-        """Show the keys."""
-        yield Static(Text(KEYS))
 
 
 class Loaded(Message):
@@ -97,7 +73,6 @@ class RunScreen(Screen[None]):
         self._store, self._campaign, self._run = store, campaign, run
 
     def compose(self) -> ComposeResult:
-        """Place a tab for each part."""
         yield Static(Text(clean(f"{self._run} of {self._campaign}")), id="title")
         with TabbedContent():
             for part in ("explanation", "configuration"):
@@ -108,26 +83,22 @@ class RunScreen(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to read."""
         self.set_interval(EXPLAIN_S, self.explain)
         self.explain()
         self.configure()
         self.follow()
 
     def action_show(self, part: str) -> None:
-        """Show a part."""
         self.query_one(TabbedContent).active = part
         self.query_one(f"#{part}").query("VerticalScroll, Log").first().focus()
 
     @work(thread=True, exclusive=True, group="explanation")
     def explain(self) -> None:
-        """Read the explanation."""
         page = Page(colour=True, width=max(40, self.size.width - 5))
         self._load("explanation", lambda: fold(run_page(run_details(self._store, *self._found()), page), page.width))
 
     @work(thread=True, group="configuration")
     def configure(self) -> None:
-        """Read the configuration."""
         self._load("configuration", lambda: written(dict(self._found()[1].config)))
 
     def _found(self) -> tuple[CampaignRow, RunRow]:
@@ -161,7 +132,6 @@ class RunScreen(Screen[None]):
             return
 
     def on_loaded(self, loaded: Loaded) -> None:
-        """Show a text; of the log, more of it."""
         if loaded.part == "log":
             self.query_one("#lines", Log).write(loaded.text)
         else:
@@ -177,7 +147,6 @@ class _Lines:
         self._decoder = IncrementalNewlineDecoder(decoder, translate=True)
 
     def write(self, data: bytes) -> None:
-        """Show the next bytes."""
         self._screen.post_message(Loaded("log", printable(self._decoder.decode(data))))
 
     def flush(self) -> None:

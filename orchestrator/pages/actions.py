@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dscampaign.db.records import RunStatus
 from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.orchestrator.campaign.activity import LOOKS
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import clean, count, some, source, words
 from dscampaign.orchestrator.reconcile.actions import (
@@ -31,8 +32,6 @@ _SAME_LINES = 3
 _JOB = "\0"
 """Stands in a line for the job that it is about, in which like lines may differ."""
 
-_STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, RunState.HELD: Style.YELLOW}
-
 
 class _Line(NamedTuple):
     """An action on a run; lines with the same key are merged."""
@@ -52,14 +51,26 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     names = {run.id: run.name for run in runs}
     before = {view.run.id: view.latest.row.micro_batch for view in done.snapshot.runs if view.latest}
     started = {action.run.id for action in done.actions if isinstance(action, Submit)}
-    unrecorded = {run_of(action) for action in done.actions if not _recorded(action, after)}
+    # if the shared folder cannot be written, the store lacks an end, and the next pass judges it again
+    unrecorded = {
+        run
+        for action in done.actions
+        if isinstance(action, Finish) and (now := after[run := run_of(action)])
+        if now.generation <= action.attempt.generation and not now.failure_class
+    }
     lines = []
     for action in done.actions:
         run = run_of(action)
         job_id = action.job_id if isinstance(action, CancelJob) else after[run].job_id
         unchanged = isinstance(action, SetRun) and (action.state is action.run.state or run in started)
         if run not in unrecorded and not unchanged and (text := _text(action, before.get(run), after[run], page)):
-            lines.append(_Line(names[run], text, _key(action, text, names[run]), job_id or ""))
+            if isinstance(action, Finish):
+                verdict = action.verdict
+                own = cause(verdict.kind, verdict.rule, verdict.reason, names[run])
+                key: Hashable = (action.attempt.generation, own)
+            else:
+                key = type(action), None if isinstance(action, CancelJob) else cause(None, "", text, names[run])
+            lines.append(_Line(names[run], text, key, job_id or ""))
     return [text for same in alike(lines, lambda line: line.key) for text in _merged(same, page)]
 
 
@@ -71,25 +82,15 @@ def _merged(same: Sequence[_Line], page: Page) -> list[str]:
     return [f"{page.paint(count(len(same), 'run'), Style.BOLD)} ({some([line.run for line in same], 2)}): {text}"]
 
 
-def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
-    """Return whether the store has an end; if the shared folder cannot be written, the next pass judges it again."""
-    now = after[run_of(action)]
-    return not isinstance(action, Finish) or now.generation > action.attempt.generation or bool(now.failure_class)
-
-
-def _key(action: Action, text: str, run: str) -> Hashable:
-    if isinstance(action, Finish):
-        verdict = action.verdict
-        return action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
-    return type(action), None if isinstance(action, CancelJob) else cause(None, "", text, run)
-
-
 def _text(action: Action, micro_batch: int | None, now: RunStatus, page: Page) -> str:
     """`micro_batch` is that of the attempt before, `now` the run's status after the pass."""
     text = ""
     match action:
         case Finish():
-            text = _ending(action)
+            verdict = action.verdict
+            reason = f": {clean(verdict.reason)}" if verdict.reason else ""
+            place = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
+            text = f"attempt {action.attempt.generation} ended, {words(verdict.kind)}{reason}{place}"
         case CancelJob():
             text = f"cancelling {_JOB}"
         case Submit():
@@ -125,15 +126,8 @@ def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: P
     return f"submitted as {_JOB}{micro}, attempt {action.generation}{reason}"
 
 
-def _ending(action: Finish) -> str:
-    verdict = action.verdict
-    reason = f": {clean(verdict.reason)}" if verdict.reason else ""
-    place = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
-    return f"attempt {action.attempt.generation} ended, {words(verdict.kind)}{reason}{place}"
-
-
 def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) -> str:
     if state in (RunState.QUEUED, RunState.RUNNING):
         return ""
     suffix = f": {clean(reason)}" if reason else ""
-    return page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + suffix
+    return page.paint(f"{state}{' early' * early}", Style[LOOKS[state][1].upper()]) + suffix

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dscampaign.db.campaigns import METRICS_SOURCE, REPORT_REFUSED
 from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
-from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
+from dscampaign.db.states import CauseCode, RunState
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.orchestrator.campaign.activity import doing, event_text, turn
 from dscampaign.orchestrator.campaign.documents import (
@@ -40,29 +40,33 @@ def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
     if used is None:
         return
     names = Counter(clean(gpu.name) or "GPU" for gpu in used.gpus)
-    hottest, part = highest(gpu.temperature_max_c for gpu in used.gpus), used.per_token
-    capped, slowed = highest(gpu.power_capped for gpu in used.gpus), highest(gpu.slowed for gpu in used.gpus)
-    gpus = (
+    part, capped = used.per_token, highest(gpu.power_capped for gpu in used.gpus) or 0.0
+    slowed = highest(gpu.slowed for gpu in used.gpus) or 0.0
+    gpus = _joined(
         " + ".join(f"{number} × {name}" for name, number in names.items()),
-        f"{used.util_pct:.0f} % busy" if used.util_pct is not None else "",
-        f"{used.power_w:,.0f} W" if used.power_w is not None else "",
-        f"at most {hottest:.0f} °C" if hottest is not None else "",
+        _filled("{:.0f} % busy", used.util_pct),
+        _filled("{:,.0f} W", used.power_w),
+        _filled("at most {:.0f} °C", highest(gpu.temperature_max_c for gpu in used.gpus)),
     )
-    energy = (
-        f"{used.energy_j / 1e3:,.1f} kJ" if used.energy_j is not None else "",
+    energy = _joined(
+        _filled("{:,.1f} kJ", used.energy_j and used.energy_j / 1e3),
         f"{figure(part.j_per_token, 3)} J/token over steps {part.first_step + 1:,} to {part.last_step:,}"
         if part
         else "",
-        f"at its power limit {100 * capped:.0f} % of the time" if capped and capped >= 0.005 else "",
+        f"at its power limit {100 * capped:.0f} % of the time" if capped >= 0.005 else "",
         f"slowed down {100 * slowed:.1f} % of the time" if slowed else "",
     )
-    yield f"gpus: {_joined(*gpus)}"
-    if any(energy):
-        yield f"energy: {_joined(*energy)}"
+    yield f"gpus: {gpus}"
+    if energy:
+        yield f"energy: {energy}"
 
 
 def _joined(*parts: str, by: str = ", ") -> str:
     return by.join(filter(None, parts))
+
+
+def _filled(text: str, value: float | str | None) -> str:
+    return "" if value is None else text.format(value)
 
 
 def settings_page(settings: Sequence[Setting], page: Page) -> str:
@@ -75,7 +79,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     """A campaign: its place, its origin, its state, the causes of failures with the next commands, its last events."""
     campaign, status = facts.status.campaign, facts.status
     provenance = campaign.provenance
-    commit = f" at {provenance['git']}" if provenance.get("git") else ""
+    commit = _filled(" at {}", provenance.get("git") or None)
     pairs = {
         "campaign": campaign.name,
         "runs": f"{count(len(status.runs), 'run')}: {counts_text(status.shown_counts, status.counts.early, page)}",
@@ -97,7 +101,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
 
 
 class RunText(NamedTuple):
-    """The explanation of a run: facts by name, "" for an unknown one, lines, and the command to type next."""
+    """The explanation of a run: facts by name, "" for unknown, lines, and the command to type next."""
 
     facts: Mapping[str, str]
     attempts: Sequence[str]
@@ -109,11 +113,8 @@ def run_page(facts: RunDetails, page: Page) -> str:
     """A run: its figures, every attempt with its verdict and the proof, its events, the next command."""
     text = run_text(facts, page)
     lines = _pairs(text.facts, page)
-    lines += _section("Attempts", text.attempts, page)
-    lines += _section("Events", text.events, page)
-    if text.next:
-        lines += ["", page.paint(f"next: {text.next}", Style.CYAN)]
-    return "\n".join(lines)
+    lines += [*_section("Attempts", text.attempts, page), *_section("Events", text.events, page)]
+    return "\n".join([*lines, "", page.paint(f"next: {text.next}", Style.CYAN)])
 
 
 def run_text(facts: RunDetails, page: Page = PLAIN) -> RunText:
@@ -131,8 +132,7 @@ def _next_command(facts: RunDetails) -> str:
             evidence = facts.attempts[-1].evidence if facts.attempts else {}
             unclear = evidence.get("sure") == "unsure" and not evidence.get("frames")
             retry = typed("logs", *name) if unclear else f"{typed('retry', *name)}   (once the cause is fixed)"
-            unset = ", ".join(run.cause.names) if run.cause else ""
-            return f"{reconcile}   (with {unset} set)" if unset else retry
+            return f"{reconcile}   (with {', '.join(run.cause.names)} set)" if run.cause and run.cause.names else retry
         case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
             facts.now.early or run.state != RunState.COMPLETED
         ):
@@ -154,6 +154,12 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     changes = facts.attempts[-1].changes if facts.attempts else ""
     changed = f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
     params = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.params.items())
+    notes = {event.kind: clean(event.message) for event in facts.events}
+    every = kept_every(row.evidence for row in facts.attempts)
+    thinned = f"thinned: one step in {every} is left" if every > 1 else ""
+    metrics = _joined(notes.get(METRICS_SOURCE, ""), thinned, by="; ")
+    if latest is None and run.state == RunState.COMPLETED:
+        metrics = notes.get(REPORT_REFUSED) or metrics or NO_METRICS
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
         "changed": page.paint(changed, Style.YELLOW),
@@ -164,7 +170,7 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         "job": _joined(now.job_id, now.node_list or "", by=" on ") if now.job_id else "",
         "step": _progress(facts),
         "code": codes_text([*(row.code for row in facts.attempts if row.config_hash == run.config_hash), run.code]),
-        "metrics": _metrics(facts),
+        "metrics": metrics,
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
     }
@@ -181,15 +187,6 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         newest = facts.checkpoints[0]
         pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
     return pairs
-
-
-def _metrics(facts: RunDetails) -> str:
-    notes = {event.kind: clean(event.message) for event in facts.events}
-    if facts.latest is None and facts.run.state == RunState.COMPLETED:
-        return notes.get(REPORT_REFUSED) or notes.get(METRICS_SOURCE) or NO_METRICS
-    every = kept_every(row.evidence for row in facts.attempts)
-    thinned = f"thinned: one step in {every} is left" if every > 1 else ""
-    return _joined(notes.get(METRICS_SOURCE, ""), thinned, by="; ")
 
 
 def _progress(facts: RunDetails) -> str:
@@ -219,11 +216,12 @@ def _batch(facts: RunDetails) -> str:
 def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
     code = None
     for row in facts.attempts:
-        look = attempt_cell(row)
+        look, first = attempt_cell(row), row.start_step or 0
+        took = f", {duration(row.ended_s - row.started_s)}" if row.ended_s and row.started_s else ""
         parts = (
             f"job {row.job_id}" if row.job_id else "",
-            _steps(row),
-            _time(row),
+            f"steps {first + 1:,} to {row.last_step:,}" if row.last_step and row.last_step > first else "no step",
+            _filled("from {}", moment(row.started_s) if row.started_s else None) + took,
             f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else "",
             f"changed: {', '.join(row.changes.split())}" if row.changes else "",
             f"code {row.code}" if code not in (None, row.code) else "",
@@ -270,9 +268,12 @@ def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
     if row.failure_class in (None, "completed"):
         return
     yield page.paint(f"{words(str(row.failure_class))}: {clean(evidence.get('reason') or '')}", Style.BOLD)
-    yield from (f"  at {_frame(frame)}" for frame in evidence.get("frames") or ())
+    for frame in evidence.get("frames") or ():  # without the folder of the code or of a library
+        file = re.sub(r"^.*/(?:code/[0-9a-f]{16}|(?:site|dist)-packages)/", "", clean(str(frame["file"])))
+        code = f": {clean(str(frame['code']))}" if frame.get("code") else ""
+        yield f"  at {file}:{frame['number']} in {clean(str(frame['function']))}{code}"
     if line := evidence.get("line"):
-        rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
+        rule = _filled(", rule {}", evidence.get("rule") or None)
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
         text = " ".join(clean(line["text"]).removeprefix("builtins.").split())
         if text[:HEADLINE_LIMIT] not in " ".join(clean(evidence.get("reason") or "").split()):
@@ -289,30 +290,17 @@ def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
         yield f"hint: {clean(hint)}"
 
 
-def _frame(frame: Mapping[str, Any]) -> str:
-    """`train.py:17 in main: rate = config["lr"]`: the path without the folder of the code or of a library."""
-    file = re.sub(r"^.*/(?:code/[0-9a-f]{16}|(?:site|dist)-packages)/", "", clean(str(frame["file"])))
-    code = f": {clean(str(frame['code']))}" if frame.get("code") else ""
-    return f"{file}:{frame['number']} in {clean(str(frame['function']))}{code}"
-
-
 def _doubt(row: AttemptRow, facts: RunDetails) -> str:
     """How sure the verdict is, unless it is certain."""
-    place = row.evidence.get("place")
-    if row.evidence.get("sure") == "likely":
-        return "likely: judged by the kind of error, its place and its time"
-    if row.evidence.get("sure") != "unsure":
-        return ""
+    sure, place = row.evidence.get("sure"), row.evidence.get("place")
+    if sure != "unsure":
+        return "likely: judged by the kind of error, its place and its time" if sure == "likely" else ""
     if not place:
         return "this line may not show the cause" if row.evidence.get("line") else "nothing shows the cause"
-    times = sum(
-        attempt.evidence.get("place") == place for attempt in facts.attempts if attempt.generation <= row.generation
-    )
-    if times > 1:
+    earlier = [attempt for attempt in facts.attempts if attempt.generation <= row.generation]
+    if (times := sum(attempt.evidence.get("place") == place for attempt in earlier)) > 1:
         return f"same error {times} times at the same line: a bug in the script"
-    if row is not facts.attempts[-1] or facts.run.state not in SETTLED_RUN:
-        return "the script's own error, once: retried; the same error at the same line is a bug in the script"
-    return "the script's own error, once: fix the script, or retry it unchanged if this may be chance"
+    return "the script's own error, once: at the same line again it is a bug in the script"
 
 
 def _node(node: Mapping[str, Any], *, explained: bool) -> str:
@@ -329,19 +317,6 @@ def _node(node: Mapping[str, Any], *, explained: bool) -> str:
 
 def _end(code: int | None) -> str:
     return "no record" if code is None else signal_name(-code) if code < 0 else str(code)
-
-
-def _steps(row: AttemptRow) -> str:
-    if row.last_step is None or row.last_step <= (row.start_step or 0):
-        return "no step"
-    return f"steps {(row.start_step or 0) + 1:,} to {row.last_step:,}"
-
-
-def _time(row: AttemptRow) -> str:
-    if row.started_s is None:
-        return ""
-    took = f", {duration(row.ended_s - row.started_s)}" if row.ended_s else ""
-    return f"from {moment(row.started_s)}{took}"
 
 
 def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:

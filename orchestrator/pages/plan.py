@@ -32,10 +32,6 @@ from .text import Cell, Page, Style, changed_line, changed_name, table
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
-_RIGHT: Final = "--r-rr--rw"
-_LIMIT: Final = _HEADER.index("time")
-_ASKED: Final = ("partition", "account", "qos")
-"""They have columns only if runs differ in them."""
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
@@ -54,16 +50,24 @@ SHOWN_OF_MANY: Final = 20
 def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     """The plan with its summary; `everything`: a row for every run, however many there are."""
     few = everything or len(plan.runs) <= ROWS_AT_MOST
-    shown = plan.runs if few else sorted(plan.runs, key=lambda item: not _is_special(item))[:SHOWN_OF_MANY]
+    shown = plan.runs if few else sorted(plan.runs, key=_is_plain)[:SHOWN_OF_MANY]
     hidden = len(plan.runs) - len(shown)
     more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
         [page.paint(_LEGEND, Style.DIM)],
-        [*_table(shown, page), *([page.paint(more, Style.DIM)] if hidden else [])],
+        table(page, _HEADER, _rows(shown), "--r-rr--rw", _DROPPED) + [page.paint(more, Style.DIM)] * bool(hidden),
         _command(plan),
-        _differing(plan, page),
+        [
+            f"{page.paint(same[0].sign, _STYLES[same[0].sign])} {_and_more(same)}"
+            f"{', from the next attempt' if same[0].sign is Sign.KEEP else ''}: {clean(', '.join(same[0].differing))}"
+            for same in alike((item for item in plan.runs if item.differing), lambda item: (item.sign, item.differing))
+        ],
         [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes],
-        _shortages(plan, page),
+        [  # nothing is refused, as the arithmetic may err
+            f"{page.paint('warning:', Style.YELLOW)} {_and_more(same)}: {need.message}\n  hint: {need.hint}"
+            for same in alike((item for item in plan.runs if item.starts), lambda item: item.needs.shortage)
+            if (need := same[0].needs.shortage)
+        ],
         _ended_badly(plan),
         [clean(line) for line in (*plan.notes, *(f"note: {remark}" for remark in plan.remarks))],
         [summary(plan, page)],
@@ -71,14 +75,9 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _table(items: Sequence[PlannedRun], page: Page) -> list[str]:
-    extra = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
-    header = [*_HEADER[:_LIMIT], *extra, *_HEADER[_LIMIT:]]
-    return table(page, header, _rows(items, extra), f"{_RIGHT[:_LIMIT]}{'-' * len(extra)}{_RIGHT[_LIMIT:]}", _DROPPED)
-
-
-def _is_special(item: PlannedRun) -> bool:
-    return bool(item.changes or item.needs.shortage or item.differing) or item.sign in (Sign.RESUBMIT, Sign.CANCEL)
+def _is_plain(item: PlannedRun) -> bool:
+    special = item.changes or item.needs.shortage or item.differing or item.sign in (Sign.RESUBMIT, Sign.CANCEL)
+    return not special
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -107,10 +106,9 @@ def hours_text(hours: GpuHours, basis: str = "") -> str:
 
 
 def _basis(plan: Plan) -> str:
-    """` (by their repeats)`, ` (20 runs by earlier campaigns, 4 by their time limit)`."""
+    """` (by their repeats)`, ` (by earlier campaigns, their time limit)`, the most frequent first."""
     counts = Counter(item.likely and item.likely.basis for item in plan.runs if item.starts)
-    shown = (f"{count(number, 'run')} by {_BASES[basis]}" for basis, number in counts.most_common())
-    return f" ({', '.join(shown) if len(counts) > 1 else ''.join(f'by {_BASES[basis]}' for basis in counts)})"
+    return f" (by {', '.join(_BASES[basis] for basis, _ in counts.most_common())})"
 
 
 def _command(plan: Plan) -> list[str]:
@@ -128,26 +126,6 @@ def _command(plan: Plan) -> list[str]:
 
 def _sizes(item: PlannedRun) -> dict[str, int | None]:
     return {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
-
-
-def _differing(plan: Plan, page: Page) -> list[str]:
-    """The settings that the spec changes, once for all runs with the same changes."""
-    changed = alike((item for item in plan.runs if item.differing), lambda item: (item.sign, item.differing))
-    later = {Sign.KEEP: ", from the next attempt"}
-    return [
-        f"{page.paint(first.sign, _STYLES[first.sign])} {_and_more(items)}{later.get(first.sign, '')}:"
-        f" {clean(', '.join(first.differing))}"
-        for items in changed
-        for first in items[:1]
-    ]
-
-
-def _shortages(plan: Plan, page: Page) -> list[str]:
-    """Runs whose model cannot fit, grouped by need; nothing is refused, as the arithmetic may err."""
-    short = alike((item for item in plan.runs if item.starts and item.needs.shortage), lambda item: item.needs.shortage)
-    warning = page.paint("warning:", Style.YELLOW)
-    needs = ((items, items[0].needs.shortage) for items in short)
-    return [f"{warning} {_and_more(items)}: {need.message}\n  hint: {need.hint}" for items, need in needs if need]
 
 
 def _and_more(items: Sequence[PlannedRun]) -> str:
@@ -196,7 +174,7 @@ def config_page(item: PlannedRun, page: Page) -> str:
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
 
 
-def _rows(items: Iterable[PlannedRun], extra: Sequence[str]) -> list[list[Cell | str]]:
+def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
     """Like repeats of a point share a row, `lr-0.1 × 3`."""
 
     def point(pair: tuple[PlannedRun, list[Cell | str]]) -> str:
@@ -204,28 +182,30 @@ def _rows(items: Iterable[PlannedRun], extra: Sequence[str]) -> list[list[Cell |
         return json.dumps([item.run.params if item.run else item.params or item.name, *map(str, row[:1] + row[2:])])
 
     rows = []
-    for same in alike(((item, _row(item, extra)) for item in items), point):
+    for same in alike(((item, _row(item)) for item in items), point):
         sign, name, *cells = same[0][1]
         rows.append([sign, f"{name} × {len(same)}" if len(same) > 1 else name, *cells])
     return rows
 
 
-def _row(item: PlannedRun, extra: Sequence[str]) -> list[Cell | str]:
+def _row(item: PlannedRun) -> list[Cell | str]:
     sign, reason = Cell(item.sign, _STYLES[item.sign]), Cell(clean(item.why), Style.DIM)
     if item.run is None:
-        return [sign, item.name, *[""] * (len(_HEADER) + len(extra) - 3), reason]
+        return [sign, item.name, *[""] * (len(_HEADER) - 3), reason]
     run, states, need = item.run, item.needs.states, item.needs.parameters
     unknown: Cell | str = Cell("unknown", Style.DIM) if item.needs.model else ""
     title = "" if run.ordinal is None else titles_of({item.name: run.params})[item.name]
+    sizes = "auto" if item.micro_batch is None else f"{item.micro_batch} × {item.accumulation}"
+    ranks = sharers(run.world_size, run.config.train.ranks_per_sample)
+    gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
     return [
         sign,
         changed_name(numbered(item.name, title), " ".join(item.changes)),
         unknown if need is None else short_number(need).replace("G", "B"),  # as models' own names have it
-        _batch(item, run),
+        f"{run.global_batch} = {sizes} × {ranks}" if run.global_batch else "",
         "" if states is None else f"{states.gpu_gb:,.1f} GB",
         _memory(item),
-        _machine(run),
-        *(getattr(run.config.slurm, name) or "" for name in extra),
+        f"{count(run.nodes, 'node')} × {count(gpus, 'GPU') if gpus else count(run.ranks_per_node, 'rank')}",
         _time(item, run),
         f"{run.target_step:,}" if run.target_step else "",
         reason,
@@ -236,15 +216,7 @@ def _time(item: PlannedRun, run: Run) -> str:
     slurm = run.config.slurm
     in_minutes = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
     limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if in_minutes else slurm.time
-    return f"{duration(item.likely.seconds)}{f' of {limit}' if limit else ''}" if item.likely else limit
-
-
-def _batch(item: PlannedRun, run: Run) -> str:
-    """`64 = 8 × 2 × 4 ranks`: global batch, micro-batch, accumulation, ranks."""
-    if run.global_batch is None:
-        return ""
-    sizes = "auto" if item.micro_batch is None else f"{item.micro_batch} × {item.accumulation}"
-    return f"{run.global_batch} = {sizes} × {sharers(run.world_size, run.config.train.ranks_per_sample)}"
+    return " of ".join(filter(None, (item.likely and duration(item.likely.seconds), limit)))
 
 
 def _memory(item: PlannedRun) -> Cell | str:
@@ -253,12 +225,6 @@ def _memory(item: PlannedRun) -> Cell | str:
         return "" if item.predicted_gb is None else f"{item.predicted_gb:.1f} GB"
     tight = item.predicted_gb > HEADROOM * item.usable_gb
     return Cell(f"{item.predicted_gb:.1f} of {item.usable_gb:.1f} GB", Style.YELLOW if tight else Style.PLAIN)
-
-
-def _machine(run: Run) -> str:
-    gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
-    devices = count(gpus, "GPU") if gpus else count(run.ranks_per_node, "rank")
-    return f"{count(run.nodes, 'node')} × {devices}"
 
 
 def _document(item: PlannedRun) -> Mapping[str, Any]:
@@ -271,7 +237,7 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "command": run.config.command and list(run.config.command),
         "config_hash": run.config_hash,
         "target_step": run.target_step,
-        **{name: getattr(run.config.slurm, name) for name in _ASKED},
+        **{name: getattr(run.config.slurm, name) for name in ("partition", "account", "qos")},
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
         "world_size": run.world_size,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, count, words
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
@@ -18,21 +17,16 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .text import Page, Style, table
 
-_LEADING: Final = (Standing.BEST, Standing.FIRST)
-
 _ROWS: Final = 12
 """More conditions than this are left to the report."""
 
 
-def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None = None) -> str:
-    """For each workload the answer and its conditions, best first; with `configs`, its configuration too."""
+def answers_page(results: Results, page: Page) -> str:
+    """For each workload the answer and its conditions, best first."""
     if not results.workloads:
-        report = typed("report", results.campaign.name)
-        return f"{UNCONFIRMED}\nnext: {report}"
+        return f"{UNCONFIRMED}\nnext: {typed('report', results.campaign.name)}"
     effort = results.effort if len(results.workloads) == 1 else ""
-    parts = [
-        "\n".join(_answer(workload, results.campaign.name, configs, page, effort)) for workload in results.workloads
-    ]
+    parts = ["\n".join(_answer(workload, results.campaign.name, page, effort)) for workload in results.workloads]
     parts += [page.paint(results.effort, Style.DIM)] if results.effort and not effort else []
     if any(workload.answer.undecided for workload in results.workloads):
         command = f"next: {typed('recommend', results.campaign.name, '--by', 'loss')}   (or --by speed)"
@@ -46,10 +40,8 @@ def comparison_page(compared: ComparedOperands, page: Page, limits: Sequence[Lim
     return "\n\n".join([*("\n".join(_comparison(pair, page, limits)) for pair in compared.comparisons), *alone])
 
 
-def _answer(
-    results: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page, effort: str
-) -> Iterator[str]:
-    answer, chosen = results.answer, results.answer.chosen
+def _answer(results: WorkloadResults, campaign: str, page: Page, effort: str) -> Iterator[str]:
+    answer = results.answer
     if results.workload.name:
         yield page.paint(clean(results.workload.name), Style.BOLD)
     yield page.paint(clean(answer.sentence), Style.BOLD)
@@ -59,34 +51,18 @@ def _answer(
     score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
     shown, loss = answer.rows[:_ROWS], answer.rows[0].comparison.loss_heading
     digits = places([row.loss for row in shown], shown[0].comparison.loss_unit)
+    header: tuple[str, ...] = ("condition", score, "speed vs best", "memory", loss, "verdict")
+    rows = [_row(row, score, digits) for row in shown]
     if answer.lead is Objective.LOSS:
-        header: tuple[str, ...] = ("condition", loss, "speed vs best", "memory", "verdict vs best")
-        yield from table(page, header, (_row_by_loss(row, digits) for row in shown), "-rrrw", capitals=False)
-    else:
-        header = ("condition", score, "speed vs best", "memory", loss, "verdict")
-        yield from table(page, header, (_row(row, score, digits) for row in shown), "-rrrrw", capitals=False)
+        header = ("condition", loss, "speed vs best", "memory", score, "verdict vs best")
+        losses = [_loss_beside_best(row, digits) for row in shown]
+        rows = [(cells[0], own, *cells[2:4], "", cells[5]) for cells, own in zip(rows, losses, strict=True)]
+    yield from table(page, header, rows, "-rrrrw", capitals=False)
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
     notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
     notes += [clean(results.basis)] if len(answer.rows) > 1 else []
-    if configs is not None and chosen and (unread := unread_config(chosen)):
-        notes.append(unread)
     yield from ("", *notes) if notes else ()
-    if configs is not None and chosen and chosen.name in configs:
-        yield ""
-        yield page.paint(f"DeepSpeed configuration of {chosen.title}", Style.DIM)
-        yield configs[chosen.name]
-
-
-def unread_config(chosen: Condition) -> str:
-    """Return the reason that no DeepSpeed configuration of a condition is shown; empty if it is shown."""
-    if chosen.heeds_config:
-        return ""
-    if {run.read_config for run in chosen.runs} == {False}:
-        return f"{chosen.name}'s script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
-    return (
-        f"No DeepSpeed configuration is shown: it is not known whether {chosen.name}'s script read CAMPAIGN_DS_CONFIG."
-    )
 
 
 def _row(row: Row, score: str, digits: int) -> tuple[str, ...]:
@@ -101,11 +77,11 @@ def _row(row: Row, score: str, digits: int) -> tuple[str, ...]:
     )
 
 
-def _row_by_loss(row: Row, digits: int) -> tuple[str, ...]:
-    test, best = row.loss_beside_best, row.verdict in _LEADING
-    loss = "–" if best else difference_text(test, row.comparison.loss_unit, digits=digits) if test else ""
-    name, _, speed, memory, _, verdict = _row(row, "", digits)
-    return name, loss, speed, memory, verdict
+def _loss_beside_best(row: Row, digits: int) -> str:
+    if row.verdict in (Standing.BEST, Standing.FIRST):
+        return "–"
+    test = row.loss_beside_best
+    return difference_text(test, row.comparison.loss_unit, digits=digits) if test else ""
 
 
 def _comparison(comparison: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:

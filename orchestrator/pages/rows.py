@@ -75,11 +75,6 @@ def _step(row: ShownRun) -> str:
     return f"{'–' if done is None else f'{done:,}'}/{target:,}"
 
 
-def _micro_batch(row: ShownRun) -> str:
-    now = str(row.run.micro_batch or "")
-    return f"{row.first_micro_batch}→{now}" if row.reduced else now
-
-
 FIGURES: Final[Mapping[str, Figure]] = {
     "step": Figure(_step, lambda row: row.share),
     "left": Figure(lambda row: "" if row.left_s is None else duration(row.left_s), lambda row: row.left_s),
@@ -90,7 +85,10 @@ FIGURES: Final[Mapping[str, Figure]] = {
         lambda row: "" if row.run.mem_reserved_gb is None else f"{row.run.mem_reserved_gb:.1f} GB",
         lambda row: row.run.mem_reserved_gb,
     ),
-    "micro-batch": Figure(_micro_batch, lambda row: row.run.micro_batch),
+    "micro-batch": Figure(
+        lambda row: f"{row.first_micro_batch}→" * row.reduced + str(row.run.micro_batch or ""),
+        lambda row: row.run.micro_batch,
+    ),
     "GPUs": Figure(lambda row: "" if row.gpus is None else f"{row.gpus:g}", lambda row: row.gpus),
     "tries": Figure(lambda row: str(row.run.generation or ""), lambda row: row.run.generation),
 }

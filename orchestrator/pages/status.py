@@ -57,14 +57,6 @@ _NAME_SHARE = 0.45
 
 _OF_CONDITIONS = ("condition", "runs", "steps", "loss", "tok/s")
 
-_SOURCES = {
-    "printed": "printed lines",
-    "tensorboard": "TensorBoard's event files",
-    "trainer_state": "trainer_state.json",
-}
-_LEAST_ROWS = 1
-_JUST_NOW_S = 10.0
-
 
 def status_page(
     status: CampaignStatus, page: Page, height: int | None = None, whole: CampaignStatus | None = None
@@ -100,8 +92,7 @@ def _page(
         [_first_line(whole or status, page), *shown],
         rows,
         [page.paint(warning, Style.YELLOW) for warning in (mixed, silent) if warning],
-        [page.paint(line, Style.DIM) for line in _sources(status)],
-        [page.paint(line, Style.DIM) for line in notes or ()],
+        [page.paint(line, Style.DIM) for line in (*_sources(status), *(notes or ()))],
         failures,
         [page.paint(line, Style.DIM) for line in _footer(whole or status)],
     ]
@@ -115,12 +106,9 @@ def _notes(rows: Sequence[ShownRun]) -> list[str]:
 
 
 def _sources(status: CampaignStatus) -> list[str]:
-    lines = []
-    for runs in alike((r for r in status.runs if r.run_id in status.sources), lambda r: status.sources[r.run_id].kind):
-        source, names = status.sources[runs[0].run_id], some([run.name for run in runs], 3)
-        noun = _SOURCES.get(source.kind)
-        lines += [f"metrics read from {noun}: {names}" if noun else f"{names}: {clean(source.message)}"]
-    return lines
+    named = [(run.name, status.sources[run.run_id]) for run in status.runs if run.run_id in status.sources]
+    groups = alike(named, lambda pair: pair[1].kind)
+    return [f"{some([name for name, _ in same], 3)}: {clean(same[0][1].message)}" for same in groups]
 
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
@@ -128,10 +116,15 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     failures = causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
     around = _page(status, page, ["header", most], failures)
-    room = max(_LEAST_ROWS, height - _height(around, page))
+    room = max(1, height - _height(around, page))
     conditions = alike(status.runs, lambda run: run.condition)
+
+    def worst(runs: Sequence[RunStatus]) -> tuple[int, int]:
+        states = [badness(run.state) for run in runs]
+        return min(states), -states.count(min(states))
+
     if len(conditions) < len(status.runs):
-        worst_first = sorted(conditions, key=_badness)[:room]
+        worst_first = sorted(conditions, key=worst)[:room]
         shown = [run for condition in worst_first for run in condition]
         rows = table(page, _OF_CONDITIONS, [_condition_row(runs, status, page) for runs in worst_first], "-wrrr")
     else:
@@ -158,25 +151,18 @@ def _runs_table(rows: Sequence[ShownRun], page: Page) -> list[str]:
     return table(page, _HEADER, (_row(row, page) for row in rows), _RIGHT, _DROPPED)
 
 
-def _badness(runs: Sequence[RunStatus]) -> tuple[int, int]:
-    """Sort conditions by their worst run, then by how many are like it."""
-    states = [badness(run.state) for run in runs]
-    return min(states), -states.count(min(states))
-
-
 def _condition_row(runs: Sequence[RunStatus], status: CampaignStatus, page: Page) -> list[Cell | str]:
     """A condition with the medians of the newest figures of its runs."""
-    done, target = _steps(runs)
+    done = sum(min(run.step or 0, run.target_step or 0) for run in runs)
+    target = sum(run.target_step or 0 for run in runs)
     losses = [run.loss for run in runs if run.loss is not None]
     speeds = [run.tokens_per_s for run in runs if run.tokens_per_s]
-    title, worst = (
-        status.titles.get(runs[0].condition, runs[0].condition),
-        min(runs, key=lambda run: badness(run.state)),
-    )
+    title = status.titles.get(runs[0].condition, runs[0].condition)
+    worst = min(runs, key=lambda run: badness(run.state))
     return [
         changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip()),
         Cell(counts_text(Counter(run.shown for run in runs)), state_cell(state_look(worst.state)).style),
-        f"{done / target:.0%}" if target else "",
+        f"{done / target:.0%}" if all(run.target_step for run in runs) else "",
         figure(median(losses)) if losses else "",
         short_number(median(speeds)) if speeds else "",
     ]
@@ -215,21 +201,6 @@ def notes(status: CampaignStatus) -> list[str]:
     """Return the time left, the causes of failures, and the reconciler with the next command, a line each."""
     failures = (_cause(runs, Page(), 1) for runs in failures_of(status))
     return [*filter(None, [_left_text(status)]), *failures, *_footer(status)]
-
-
-def steps_line(status: CampaignStatus) -> str:
-    """The steps of all runs, and the time left; "" if a run does not know its last step."""
-    done, target = _steps(status.runs)
-    left = _left_text(status) if status.ends_s else ""
-    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", left))) if target else ""
-
-
-def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
-    """Steps done, and to be done; (0, 0) if a run does not know its last step."""
-    runs = [run for run in runs if run.state not in (RunState.SCREENED, RunState.PRUNED)]
-    if not all(run.target_step for run in runs):
-        return 0, 0
-    return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)
 
 
 def _shown(runs: Sequence[RunStatus], status: CampaignStatus) -> list[ShownRun]:
@@ -289,21 +260,20 @@ def retries_line(status: CampaignStatus) -> str:
     lease = status.reconciler
     if lease and lease.expires_s > status.now_s:
         why = f"the reconciler ({LeaseHolder.parse(lease.holder).shown}) has died"
-    elif lease is None or lease.asked_s is None:
-        why = "not reconciled yet"
     else:
-        why = f"reconciled {_ago(status.now_s - lease.asked_s)}"
+        why = _reconciled(status)
     return f"retries: off, {why}; start with `{typed('reconcile', status.campaign.name, '--detach')}`"
 
 
 def age_text(status: CampaignStatus) -> str:
-    """`as of the last reconcile, 2 min ago`, with the next command; "" if all is settled or a reconciler is active."""
+    """`sweep: reconciled 2 min ago`, with the next command; "" if all is settled or a reconciler is active."""
     if status.settled or status.acting:
         return ""
-    asked_s = status.reconciler and status.reconciler.asked_s
-    when = f"as of the last reconcile, {_ago(status.now_s - asked_s)}" if asked_s else "not reconciled yet"
-    return f"{status.campaign.name}: {when}; next: {typed('reconcile', status.campaign.name)}"
+    return f"{status.campaign.name}: {_reconciled(status)}; next: {typed('reconcile', status.campaign.name)}"
 
 
-def _ago(seconds: float) -> str:
-    return "just now" if seconds < _JUST_NOW_S else f"{duration(seconds)} ago"
+def _reconciled(status: CampaignStatus) -> str:
+    if status.reconciler is None or status.reconciler.asked_s is None:
+        return "not reconciled yet"
+    age_s = status.now_s - status.reconciler.asked_s
+    return f"reconciled {'just now' if age_s < 10 else f'{duration(age_s)} ago'}"

@@ -122,36 +122,30 @@ def table(
         ]
         while _total(sizes) > page.width and (wide := [i for i, size in enumerate(sizes) if size > least[i]]):
             sizes[max(wide, key=sizes.__getitem__)] -= 1  # take from the widest until the table fits
-        lines = [part for line in lines for part in _continued(line, sizes)]
-    return [_line(page, list(zip(line, sizes, numbers, strict=True))) for line in lines]
+        lines = [
+            [Cell(text, cell.style) for text, cell in zip(texts, line, strict=True)]
+            for line in lines
+            for texts in zip_longest(*map(_cell_lines, line, sizes), fillvalue="")
+        ]
+    padded = sizes if numbers[-1] else [*sizes[:-1], 0]
+    return [
+        _GAP.join(
+            page.paint(cell.text.rjust(size) if number else cell.text.ljust(size), cell.style)
+            for cell, size, number in zip(line, padded, numbers, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def _total(widths: Iterable[int]) -> int:
     return sum(width + len(_GAP) for width in widths) - len(_GAP)
 
 
-def _continued(line: Sequence[Cell], sizes: Sequence[int]) -> list[list[Cell]]:
-    parts = [_cell_lines(cell.text, size) for cell, size in zip(line, sizes, strict=True)]
-    return [
-        [Cell(text, cell.style) for text, cell in zip(texts, line, strict=True)]
-        for texts in zip_longest(*parts, fillvalue="")
-    ]
-
-
-def _cell_lines(text: str, width: int) -> list[str]:
-    if len(text) <= width:
-        return [text]
-    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", _BLANK), text)
+def _cell_lines(cell: Cell, width: int) -> list[str]:
+    if len(cell.text) <= width:
+        return [cell.text]
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", _BLANK), cell.text)
     return [part.replace(_BLANK, " ") for part in textwrap.wrap(whole, width, break_on_hyphens=False)]
-
-
-def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]]) -> str:
-    painted = [
-        page.paint(cell.text.rjust(width) if right else cell.text.ljust(width), cell.style)
-        for cell, width, right in cells[:-1]
-    ]
-    cell, width, right = cells[-1]
-    return _GAP.join([*painted, page.paint(cell.text.rjust(width) if right else cell.text, cell.style)]).rstrip()
 
 
 def changed_name(name: str, changes: str | None) -> str:

@@ -149,13 +149,6 @@ def test_a_log_whose_last_line_is_long_shows_its_end(served: Served) -> None:
     log.unlink()
 
 
-def test_other_addresses_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--host", "0.0.0.0"]) == 2
-    said = capsys.readouterr().err
-    assert "not served on 0.0.0.0" in said
-    assert "ssh -L" in said
-
-
 def test_the_page_follows_without_being_loaded_again(opened: Browser, served: Served) -> None:
     load(opened, served.page)
     opened.evaluate("window.kept = true")
@@ -301,5 +294,5 @@ def test_several_campaigns_have_a_list(opened: Browser, served: Served, tmp_path
     (tmp_path / "out" / "mine.html").write_text("x")
     words = ["serve", "one", "--store", f"sqlite:///{tmp_path}/campaign.db", "--export", str(tmp_path / "out")]
     assert main(words) == 0
-    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"index.html", "mine.html"}
+    assert (tmp_path / "out" / "mine.html").read_text() == "x"
     assert '"two"' not in (tmp_path / "out" / "index.html").read_text()

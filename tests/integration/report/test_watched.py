@@ -66,14 +66,14 @@ def followed(store: Store, steps: Steps) -> list[str]:
         seen.append(str(status.runs[1].state))
         return len(seen)
 
-    assert watch.write_until_settled(store, campaign_of(store), write, 30.0, sleep=steps) == len(seen)
+    assert watch.write_until_settled(store, campaign_of(store), write, sleep=steps) == len(seen)
     return seen
 
 
 def test_it_is_written_when_something_changed_until_all_are_settled(store: Store) -> None:
     steps = Steps(lambda: None, lambda: put(store, RunState.RUNNING), lambda: None, lambda: put(store, RunState.FAILED))
     assert followed(store, steps) == ["pending", "running", "failed"]
-    assert steps.waits == [30.0] * 4
+    assert steps.waits == [watch.REPORT_EVERY_S] * 4
 
 
 def test_a_store_that_is_away_for_a_while_is_said_once(
@@ -95,17 +95,7 @@ def test_a_store_that_is_away_for_a_while_is_said_once(
 
 
 def test_ctrl_c_leaves_the_last_page(store: Store, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "dscampaign.orchestrator.cli",
-        "report",
-        "--watch",
-        "--output",
-        "out",
-        "--interval",
-        "1",
-    ]
+    words = [sys.executable, "-m", "dscampaign.orchestrator.cli", "report", "--watch", "--output", "out"]
     url = f"sqlite:///{tmp_path}/campaign.db"
     log = tmp_path / "log"
     with log.open("w") as stream:

@@ -10,7 +10,6 @@ from click.shell_completion import ShellComplete
 from dscampaign.db import queries
 from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli.console import SHELLS
 from dscampaign.orchestrator.cli.main import campaign, main
 from dscampaign.tests.support.cli_world import make_world
 
@@ -70,7 +69,7 @@ def test_no_name_is_offered_that_a_shell_may_run(word: str, tmp_path: Path) -> N
     assert "sweep" in offered("status", "s")
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_and_help_shows_how_to_install_it(shell: str, capsys: Output) -> None:
     assert main(["completion", shell]) == 0
     assert "_CAMPAIGN_COMPLETE" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.campaign import diagnosis
-from dscampaign.orchestrator.cli import show as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.support.fake_slurm import FakeSlurm
@@ -190,7 +189,7 @@ def test_a_log_tells_why_the_job_ended(
     proof = found["proof"] or {"file": str(log), "line": None}
     assert (found["class"], found["rank"], found["node"]) == (kind, rank, node)
     assert (proof["file"], proof["line"]) == (str(log), line)
-    assert found["next"].startswith(FailureClass(kind).policy.by_hand if kind else diagnose.UNKNOWN)
+    assert found["next"].startswith(FailureClass(kind).policy.by_hand if kind else "Add evidence: ")
     assert main(["diagnose", str(log)]) == (0 if kind else 1)
     page = capsys.readouterr().out
     assert page.startswith(f"{kind.replace('_', ' ')}:" if kind else "unknown: ")

@@ -86,7 +86,7 @@ def test_documents_of_results_have_the_fields_of_their_schemas(
     url = planted_url(slow, fast, bad)
     commands = {
         "report": "report",
-        "recommend": "recommend --config",
+        "recommend": "recommend",
         "compare": "compare slow fast --fail-if slower=3%",
     }
     for name, words in commands.items():

@@ -151,8 +151,10 @@ def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
     warning = (
         f"warning: there is no store at {tmp_path}/b/campaign/campaign.db; there is a store beside the spec: add `--dir"
     )
-    for words in (["plan", spec], ["submit", spec, "--dry-run"]):
-        assert main(words) == 0
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "0")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    for verb, code in (("plan", 0), ("submit", 2)):  # which needs --yes
+        assert main([verb, spec]) == code
         assert warning in capsys.readouterr().err
     assert main(["plan", spec, "--dir", "../a/campaign"]) == 0
     assert "warning: there is no store" not in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_every_command_that_reads_can_print_one_json_document() -> None:
         "explain sweep new",
         "list",
         "report",
-        "recommend --config",
+        "recommend",
         "compare done small",
         "export --what runs",
         "export --what steps",

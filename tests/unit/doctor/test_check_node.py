@@ -83,7 +83,6 @@ def test_a_driver_that_is_too_old_for_torch(driver: str, cuda: str, torch_cuda: 
         ({"total_gb": 42.0}, "gpu.memory", "ok", "42 GB each"),
         ({"ecc_errors": 3}, "gpu.ecc", "warning", "GPU 1: 3 uncorrected memory errors"),
         ({"used_gb": 20.0}, "gpu.busy", "warning", "GPU 1: 20 GB in use"),
-        ({"nvlinks": 17}, "gpu.links", "warning", "17 to 18 active NVLinks"),
     ],
 )
 def test_a_gpu_that_is_unwell(changed: dict[str, Any], about: str, verdict: str, words: str) -> None:
