@@ -217,7 +217,6 @@ def prune(
 
     Examples:
       campaign db prune sweep --keep-every 10 --dry-run
-      campaign db prune --yes
     """
     from dscampaign.orchestrator.campaign.retention import thin, thinnings
     from dscampaign.orchestrator.campaign.selection import campaigns_of

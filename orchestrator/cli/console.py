@@ -58,14 +58,9 @@ def echo(text: str) -> None:
     sys.stdout.flush()
 
 
-def echo_page(text: str, *, paged: bool = False) -> None:
-    """Print text for people: folded between words on a terminal, `paged` if it is longer than the terminal."""
-    text = fold(printable(text, colours=True), page_for(sys.stdout).width)
-    if paged and sys.stdout.isatty() and len(text.splitlines()) >= terminal_size(sys.stdout).lines:
-        os.environ.setdefault("LESS", "FRX")
-        click.echo_via_pager(text, color=True)
-    else:
-        echo(text)
+def echo_page(text: str) -> None:
+    """Print text for people: folded between words on a terminal."""
+    echo(fold(printable(text, colours=True), page_for(sys.stdout).width))
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
@@ -235,7 +230,6 @@ def store_options(command: Decorated) -> Decorated:
 
 
 yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-"""See `confirm`."""
 
 
 def confirm(reason: str | None, question: str, yes: bool, otherwise: str) -> None:

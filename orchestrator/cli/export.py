@@ -46,7 +46,6 @@ def export(
     Examples:
       campaign export sweep --output steps.csv
       campaign export sweep --what runs -o json | jq '.rows[].loss'
-      campaign export sweep --output steps.parquet
     """
     from dscampaign.db.campaigns import thinned_runs
     from dscampaign.orchestrator.campaign.selection import open_campaign
@@ -169,7 +168,6 @@ def weights(
 
     Examples:
       campaign weights sweep zero_stage-3 ./best --best
-      campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """
     from dscampaign.orchestrator.campaign.selection import find_run
     from dscampaign.orchestrator.campaign.weights import plan_weights, require_free, write_weights

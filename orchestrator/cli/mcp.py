@@ -38,7 +38,6 @@ def mcp(allow_writes: bool, place: PlaceOptions) -> None:
     further retries to a job, or on this host to a process.
 
     Examples:
-      campaign mcp --dir /shared/campaign
       campaign mcp --store postgresql://me@db/campaigns --allow-writes
     """
     for number in (signal.SIGINT, signal.SIGTERM):

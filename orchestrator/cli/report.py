@@ -42,7 +42,6 @@ def report(
 
     Examples:
       campaign report sweep --output results --baseline zero_stage-0
-      campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with needs_the_extra(), console.progress_shown(quiet=as_json or watch):
         from dscampaign.orchestrator.api.results import measured

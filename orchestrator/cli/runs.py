@@ -181,7 +181,6 @@ def retry(
 
     Examples:
       campaign retry sweep 'zero_stage-3*' --state cancelled
-      campaign retry sweep --all
     """
     from dscampaign.orchestrator.api.campaign import planned_retry
     from dscampaign.orchestrator.api.passes import Detaching

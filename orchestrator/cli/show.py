@@ -75,7 +75,7 @@ def status(
     else:
         height = None if everything or chosen else console.screen_height(sys.stdout)
         shown = with_final_figures(opened, with_titles(opened, shown))
-        console.echo_page(status_page(shown, page, height, campaign_status if chosen else None), paged=True)
+        console.echo_page(status_page(shown, page, height, campaign_status if chosen else None))
     return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
 
 
@@ -113,7 +113,6 @@ def serve(name: str | None, port: int, folder: Path | None, place: PlaceOptions)
     can open the link, and it is yours alone: it has a token. From a laptop, forward the port by ssh first.
 
     Examples:
-      campaign serve
       campaign serve sweep --export ~/public_html/sweep
     """
     import getpass
@@ -240,17 +239,16 @@ def doctor(
 
     Examples:
       campaign doctor campaign.yaml --on-node
-      campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """
     from dscampaign.orchestrator.doctor.check import exit_code
     from dscampaign.orchestrator.doctor.requirements import requirements_of
     from dscampaign.orchestrator.doctor.run import doctor as look
     from dscampaign.orchestrator.doctor.run import notify_checks
 
-    if on_node and spec is None:
-        raise UserError("--on-node needs a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
+    if (on_node or notify) and spec is None:
+        raise UserError("--on-node and --notify need a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
     submission, location = read_submission(spec, sets, place) if spec else (None, locate(place))
-    if notify and (submission is None or submission.spec.notify is None):
+    if notify and submission and submission.spec.notify is None:
         raise UserError("--notify needs a spec with `notify`", "see docs/spec.md")
     requirements = requirements_of(submission.runs) if submission else []
     checks = look(location, requirements, on_node=on_node, wait_s=60 * wait, tell=console.echo_err)
@@ -273,7 +271,6 @@ def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     Examples:
       campaign diagnose slurm-4711.out
       campaign diagnose logs/rank*.log --job 4711
-      campaign diagnose --job 4711 -o json | jq -r .class
     """
     from dscampaign.orchestrator.campaign.diagnosis import explain, files_of
     from dscampaign.orchestrator.executors.one_job import find_job
@@ -293,11 +290,8 @@ def _document(explained: Explained) -> dict[str, Any]:
     return {
         "class": explained.kind and str(explained.kind),
         "sure": str(explained.sure),
-        "reason": explained.reason,
-        "rule": explained.rule,
+        **{name: getattr(explained, name) for name in ("reason", "rule", "rank", "node")},
         "proof": explained.proof and vars(explained.proof),
-        "rank": explained.rank,
-        "node": explained.node,
         "next": _next(explained),
         "job": job and {name: getattr(job.view, name) for name in ("job_id", "state", "exit_code", "reason", "nodes")},
         "files": [vars(file) for file in explained.files],

@@ -25,7 +25,7 @@ from dscampaign.orchestrator.spec.slurm_section import SlurmConfig, parse_time_m
 from .check import At, Check, Severity
 from .requirements import Requirements, requirements_of
 
-_SINFO: Final = "%P|%a|%l|%s|%D|%T|%G|%m|%c|%b"
+_SINFO: Final = "%P|%a|%l|%D|%T|%G|%m|%c|%b"
 _OUT_OF_SERVICE: Final = ("down", "drain", "error", "fail", "inval", "maint", "unk")
 
 
@@ -37,7 +37,6 @@ class Nodes:
     default: bool = False
     state: str = "up"  # the partition's: up, down, drain or inact
     max_time_min: int | None = None  # longest time limit of a job; None for no limit
-    max_nodes: str = "infinite"  # most nodes of a job, "infinite" for no limit
     count: int = 0
     in_service: bool = True  # whether Slurm starts jobs there, now or later
     memory_mb: int = 0
@@ -55,14 +54,13 @@ def partitions() -> tuple[Nodes, ...]:
 
 
 def _nodes(line: str) -> Nodes:
-    partition, state, time, size, count, node_state, gres, memory_mb, cpus, features = line.split("|")
+    partition, state, time, count, node_state, gres, memory_mb, cpus, features = line.split("|")
     parts = [re.sub(r"\([^)]*\)", "", gres), f"{memory_mb} MB", f"{cpus} cores", features.removesuffix("(null)")]
     return Nodes(
         partition.removesuffix("*"),
         default=partition.endswith("*"),
         state=state,
         max_time_min=parse_time_min(time) if time[:1].isdigit() else None,
-        max_nodes=size.rpartition("-")[2],
         count=int(count),
         in_service=not node_state.endswith("*") and not node_state.startswith(_OUT_OF_SERVICE),
         memory_mb=int(memory_mb) if memory_mb.isdigit() else 0,
@@ -140,11 +138,10 @@ def _nodes_check(nodes: Sequence[Nodes], required: Requirements) -> Check:
 
 
 def _described(nodes: Sequence[Nodes]) -> str:
-    counts: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for group in nodes:
-        limit = "" if group.max_nodes == "infinite" else f", at most {group.max_nodes} a job"
-        counts[group.partition, group.has, limit] += group.count
-    return "; ".join(f"{name}: {count(number, 'node')} ({has}){limit}" for (name, has, limit), number in counts.items())
+        counts[group.partition, group.has] += group.count
+    return "; ".join(f"{name}: {count(number, 'node')} ({has})" for (name, has), number in counts.items())
 
 
 def _submission(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:

@@ -91,7 +91,7 @@ def _row(row: ShownRun) -> dict[str, Any]:
     return {
         "id": run.run_id,
         "name": clean(run.name),
-        "title": _title(row),
+        "title": row.label,
         "state": run.shown,
         "early": run.early,
         "doing": row.doing,
@@ -100,10 +100,6 @@ def _row(row: ShownRun) -> dict[str, Any]:
         "cells": [*(FIGURES[name].text(row) for name in _CELLS), clean(" on ".join(filter(None, job)))],
         "values": [finite(FIGURES[name].value(row)) for name in _CELLS],
     }
-
-
-def _title(row: ShownRun) -> str:
-    return f"{row.title} · repeat {row.run.repeat + 1}" if row.run.repeat else row.title
 
 
 def draw_document(live: LiveStore, campaign: str | None, ids: Sequence[int], drawn: Sequence[int]) -> dict[str, Any]:
@@ -150,7 +146,7 @@ def curves_document(
     return {
         "rows": {name: [row[name] for row in rows] for name in ("c", "step", "loss", "speed")},
         "held_out": {name: [row[name] for row in held_out] for name in ("c", "step", "loss")},
-        "titles": [_title(run) for run in with_curve],
+        "titles": [row.label for row in with_curve],
         "groups": [OTHERS if slot == REST else str(slot) for slot in slots],
         "ends": {"loss": drawn.domain("loss"), "pace": drawn.domain("speed")},
         "colours": {row.run.run_id: slot for row, slot in zip(with_curve, slots, strict=True)},
@@ -265,17 +261,13 @@ def log_document(
     return {"file": path.name, "at": end, "text": printable(redrawn), "cut": cut, "ended": ended}
 
 
-@cache
-def _parts() -> tuple[str, str]:
-    colours = "".join(f".spark .k{n} {{ stroke: {paint}; }}" for n, paint in enumerate((*COLOURS, GREY)))
-    return f"{template('report.css')}{template('live.css')}{colours}", template("live.js")
-
-
 def page_of(title: str, data: Mapping[str, Any]) -> tuple[str, str]:
     """Return the page of a campaign, or of all, and the content security policy that it needs.
 
     For `data` see `live.js`. With `live` it follows the server, else it has all that it shows.
     """
     connects = "connect-src 'self'; " if data["live"] else ""
+    colours = "".join(f".spark .k{n} {{ stroke: {paint}; }}" for n, paint in enumerate((*COLOURS, GREY)))
+    style, script = f"{template('report.css')}{template('live.css')}{colours}", template("live.js")
     values: dict[str, Any] = {"title": title, "data": {**data, "specs": curve_specs()}}
-    return page_from("live.html", *_parts(), connects, **values)
+    return page_from("live.html", style, script, connects, **values)

@@ -190,13 +190,8 @@ def make_app(live: LiveStore, token: str, first: str | None = None, cookie: str 
         Route("/", pages.index),
         *(Route(f"/{name}", getattr(pages, name)) for name in ("draw", "verdict", "run", "log", "stream")),
     ]
-    handlers: dict[Any, Any] = {
-        UserError: _failed(404),
-        LookupError: _failed(404),
-        ValueError: _failed(400),
-        OverflowError: _failed(400),
-        StoreError: _failed(503),
-    }
+    codes = {UserError: 404, LookupError: 404, ValueError: 400, OverflowError: 400, StoreError: 503}
+    handlers: dict[Any, Any] = {kind: _failed(code) for kind, code in codes.items()}
     guards = [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(_HOSTS), www_redirect=False),
         Middleware(_Guard, token=token, cookie=cookie, first=first),

@@ -57,10 +57,6 @@ class Looked(Message):
         self.result = result
 
 
-def _title(row: ShownRun) -> str:
-    return f"{row.title} r{row.run.repeat}" if row.run.repeat else row.title
-
-
 def _figure(name: str, width: int, needed: int, *, most: bool = True) -> Column:
     """Return a column that sorts the highest figures first, or the lowest, unknown and infinite ones last."""
     shown = FIGURES[name]
@@ -80,7 +76,7 @@ CAMPAIGNS: Final = (
     Column("states", 20, lambda row: (OVERVIEW["states"](row), "dim" if row.settled else "cyan"), needed=1, grows=True),
 )
 COLUMNS: Final = (
-    Column("run", 10, _title, grows=True),
+    Column("run", 10, lambda row: row.label, grows=True),
     Column("state", 13, ShownRun.look, lambda row: badness(row.run.shown), 1, grows=True),
     _figure("step", 12, 2),
     _figure("loss", 7, 3, most=False),
@@ -183,8 +179,11 @@ class Top(App[None]):
         self._show_events()
 
     def arrange(self) -> None:
+        def matches(row: ShownRun, word: str) -> bool:
+            return word in f"{row.name} {row.label} {row.run.shown} {row.doing} {row.why} {row.run.job_id}".lower()
+
         words = self.input.value.lower().split()
-        runs = [row for row in self.seen.runs if all(word in _searched(row) for word in words)]
+        runs = [row for row in self.seen.runs if all(matches(row, word) for word in words)]
         column = next(column for column in self.columns if column.label == self.table.sorted_by)
         shown = sorted(runs, key=column.key) if column.key else runs
         self.table.show(shown)
@@ -250,10 +249,6 @@ class Top(App[None]):
         labels = [column.label for column in self.columns if column.key or column is self.columns[0]]
         self.table.sorted_by = labels[(labels.index(self.table.sorted_by) + 1) % len(labels)]
         self.arrange()
-
-
-def _searched(row: ShownRun) -> str:
-    return f"{row.name} {_title(row)} {row.run.shown} {row.doing} {row.why} {row.run.job_id or ''}".lower()
 
 
 def view_of(store: Store, name: str | None) -> Top:

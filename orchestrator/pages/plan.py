@@ -144,18 +144,15 @@ def _ended_badly(plan: Plan) -> list[str]:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as one document for `--json`."""
+    own = ("campaign", "executor", "arrays", "first_start_s", "later")
     return {
-        "campaign": plan.campaign,
-        "executor": plan.executor,
+        **{name: getattr(plan, name) for name in own},
         "to_submit": plan.count(Sign.CREATE, Sign.RESUBMIT),
         "kept": plan.count(Sign.KEEP),
         "to_cancel": plan.count(Sign.CANCEL),
-        "arrays": plan.arrays,
         "jobs": sum(map(len, plan.jobs)),
         "gpu_hours": plan.hours and plan.hours.most,
         "likely_gpu_hours": plan.hours and plan.hours.likely,
-        "first_start_s": plan.first_start_s,
-        "later": plan.later,
         "notes": [*plan.notes, *plan.remarks],
         "runs": [_document(item) for item in plan.runs],
     }
@@ -195,6 +192,9 @@ def _row(item: PlannedRun) -> list[Cell | str]:
     run, states, need = item.run, item.needs.states, item.needs.parameters
     unknown: Cell | str = Cell("unknown", Style.DIM) if item.needs.model else ""
     title = "" if run.ordinal is None else titles_of({item.name: run.params})[item.name]
+    slurm = run.config.slurm
+    in_minutes = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
+    limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if in_minutes else slurm.time
     sizes = "auto" if item.micro_batch is None else f"{item.micro_batch} × {item.accumulation}"
     ranks = sharers(run.world_size, run.config.train.ranks_per_sample)
     gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
@@ -206,17 +206,10 @@ def _row(item: PlannedRun) -> list[Cell | str]:
         "" if states is None else f"{states.gpu_gb:,.1f} GB",
         _memory(item),
         f"{count(run.nodes, 'node')} × {count(gpus, 'GPU') if gpus else count(run.ranks_per_node, 'rank')}",
-        _time(item, run),
+        " of ".join(filter(None, (item.likely and duration(item.likely.seconds), limit))),
         f"{run.target_step:,}" if run.target_step else "",
         reason,
     ]
-
-
-def _time(item: PlannedRun, run: Run) -> str:
-    slurm = run.config.slurm
-    in_minutes = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
-    limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if in_minutes else slurm.time
-    return " of ".join(filter(None, (item.likely and duration(item.likely.seconds), limit)))
 
 
 def _memory(item: PlannedRun) -> Cell | str:
@@ -232,23 +225,15 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
     document["differing"] = list(item.differing)
     if (run := item.run) is None:
         return document
+    same = ("params", "config_hash", "target_step", "nodes", "ranks_per_node", "world_size", "global_batch")
     return document | {
-        "params": run.params,
-        "command": run.config.command and list(run.config.command),
-        "config_hash": run.config_hash,
-        "target_step": run.target_step,
+        **{name: getattr(run, name) for name in same},
         **{name: getattr(run.config.slurm, name) for name in ("partition", "account", "qos")},
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
-        "world_size": run.world_size,
-        "global_batch": run.global_batch,
-        "micro_batch": item.micro_batch,
-        "accumulation": item.accumulation,
+        **{name: getattr(item, name) for name in ("micro_batch", "accumulation", "predicted_gb", "usable_gb")},
+        "command": run.config.command and list(run.config.command),
         "changes": list(item.changes),
         "likely_s": item.likely and item.likely.seconds,
         "likely_by": item.likely and item.likely.basis,
-        "predicted_gb": item.predicted_gb,
-        "usable_gb": item.usable_gb,
         "parameters": item.needs.parameters,
         "states": {"gpu_gb": states.gpu_gb, **asdict(states)} if (states := item.needs.states) else None,
         "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],

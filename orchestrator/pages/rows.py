@@ -35,6 +35,11 @@ class ShownRun(NamedTuple):
         return state_look(self.run.shown, early=self.run.early, doing=self.doing)
 
     @property
+    def label(self) -> str:
+        """The title, with the repeat from the second on."""
+        return f"{self.title} · repeat {self.run.repeat + 1}" if self.run.repeat else self.title
+
+    @property
     def share(self) -> float | None:
         """The part of its steps that is done."""
         return min(1.0, (self.run.step or 0) / self.run.target_step) if self.run.target_step else None

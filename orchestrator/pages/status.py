@@ -70,7 +70,9 @@ def status_page(
         shown = _shown(status.runs, status)
         changed = [changed_line(run.name, run.changes) for run in status.runs if run.changes]
         rows = [*_runs_table(shown, page), *[""] * bool(changed), *(page.paint(line, Style.YELLOW) for line in changed)]
-        lines = _page(status, page, rows, causes(status, page), _notes(shown), whole)
+        noted = alike((row for row in shown if row.why and row.run.state not in TROUBLED), lambda row: row.why)
+        notes = [f"{some([row.name for row in same], 3)}: {same[0].why}" for same in noted]
+        lines = _page(status, page, rows, causes(status, page), notes, whole)
         if height is None or _height(lines, page) <= height:
             return "\n".join(lines)
     return "\n".join(_screen(status, page, height))
@@ -88,27 +90,20 @@ def _page(
     shown = [f"shown: {counts_text(status.shown_counts, status.counts.early, page) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     silent = no_metrics(status.silent, status.campaign.name if notes is None else "") if status.silent else ""
+    named = [(run.name, status.sources[run.run_id]) for run in status.runs if run.run_id in status.sources]
+    sources = (
+        f"{some([name for name, _ in same], 3)}: {clean(same[0][1].message)}"
+        for same in alike(named, lambda pair: pair[1].kind)
+    )
     sections = [
         [_first_line(whole or status, page), *shown],
         rows,
         [page.paint(warning, Style.YELLOW) for warning in (mixed, silent) if warning],
-        [page.paint(line, Style.DIM) for line in (*_sources(status), *(notes or ()))],
+        [page.paint(line, Style.DIM) for line in (*sources, *(notes or ()))],
         failures,
         [page.paint(line, Style.DIM) for line in _footer(whole or status)],
     ]
     return [line for section in sections if section for line in ("", *section)][1:]
-
-
-def _notes(rows: Sequence[ShownRun]) -> list[str]:
-    """Why runs wait, or how long running ones have been silent: a line for each reason."""
-    noted = alike((row for row in rows if row.why and row.run.state not in TROUBLED), lambda row: row.why)
-    return [f"{some([row.name for row in same], 3)}: {same[0].why}" for same in noted]
-
-
-def _sources(status: CampaignStatus) -> list[str]:
-    named = [(run.name, status.sources[run.run_id]) for run in status.runs if run.run_id in status.sources]
-    groups = alike(named, lambda pair: pair[1].kind)
-    return [f"{some([name for name, _ in same], 3)}: {clean(same[0][1].message)}" for same in groups]
 
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:

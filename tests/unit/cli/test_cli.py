@@ -87,14 +87,14 @@ def test_an_error_says_what_is_wrong_and_what_to_do(
 
 
 def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
-    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
+    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "stepz: 300"))
     assert main(["validate", str(spec), "--json"]) == 2
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["valid"], err) == (False, "")
     assert [(e["path"], e["line"], e["field"]) for e in found["errors"]] == [
         (str(spec), 4, "slurm.partitoin"),
-        (str(spec), 6, "train.steps"),
+        (str(spec), 6, "train.stepz"),
     ]
     assert 'did you mean "partition"?' in found["errors"][0]["hint"]
 
@@ -179,7 +179,7 @@ def test_a_run_of_a_spec_is_found_as_one_of_the_store(spec: Path, capsys: Output
 def test_plan_refuses_what_submit_would(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeSlurm(spec.parent / "bin")
     monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
-    fake.answers("sinfo", "main*|up|1-00:00:00|1-infinite|3|idle|gpu:h100:8|1000000|96|ib\n")
+    fake.answers("sinfo", "main*|up|1-00:00:00|3|idle|gpu:h100:8|1000000|96|ib\n")
     fake.answers("sbatch", err="sbatch: error: invalid partition specified: gpu\n", code=1)
     assert main(["plan", str(spec)]) != 0
     shown = capsys.readouterr()

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
-SINFO = "main*|up|1-00:00:00|1-infinite|3|idle|gpu:h100:8|1000000|96|ib\n"
+SINFO = "main*|up|1-00:00:00|3|idle|gpu:h100:8|1000000|96|ib\n"
 FAILED = "sbatch: error: Batch job submission failed: "
 
 

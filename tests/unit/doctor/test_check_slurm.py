@@ -18,9 +18,9 @@ from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 HAS = "gpu:h100:8, 1000000 MB, 96 cores"
-MAIN = Nodes("main", default=True, max_time_min=1440, max_nodes="2", count=3, memory_mb=1_000_000, has=HAS)
+MAIN = Nodes("main", default=True, max_time_min=1440, count=3, memory_mb=1_000_000, has=HAS)
 BROKEN = replace(MAIN, count=1, in_service=False)
-SCAVENGE = replace(MAIN, partition="scavenge", default=False, max_nodes="infinite")
+SCAVENGE = replace(MAIN, partition="scavenge", default=False)
 CLUSTER = (MAIN, BROKEN, SCAVENGE)
 STARTS = "Job 7 to start at 2030-01-01T00:00:00"
 
@@ -39,7 +39,7 @@ def verdicts(
 def test_a_fit_cluster_has_nothing_to_do() -> None:
     found = verdicts(required(time="1-0", nodes=2))
     assert {check.verdict for check in found.values()} == {Severity.OK}
-    assert found["slurm.nodes"].seen == f"main: 4 nodes ({HAS}), at most 2 a job"
+    assert found["slurm.nodes"].seen == f"main: 4 nodes ({HAS})"
     assert found["slurm.submit"].seen == STARTS
 
 
@@ -71,7 +71,7 @@ def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
     found = verdicts(required(gpus_per_node="h10:8"), forecast=refused)["slurm.submit"]
     assert found.verdict is Severity.PROBLEM
     assert found.seen == "sbatch would refuse: Requested node configuration is not available"
-    assert found.next == f"change the `slurm` section (run); there is main: 4 nodes ({HAS}), at most 2 a job"
+    assert found.next == f"change the `slurm` section (run); there is main: 4 nodes ({HAS})"
     assert "slurm.submit" not in verdicts(required(partition="x"), forecast=refused)  # one error for one cause
 
 
@@ -89,8 +89,7 @@ def test_what_nodes_out_of_service_may_still_run_is_not_refused(
     in_service: int, asked: dict[str, Any], verdict: Severity
 ) -> None:
     refused = SubmissionRefused("Requested node configuration is not available")
-    main = replace(MAIN, max_nodes="infinite")
-    groups = (replace(main, count=in_service), replace(main, count=3 - in_service, in_service=False))
+    groups = (replace(MAIN, count=in_service), replace(MAIN, count=3 - in_service, in_service=False))
     on = tuple(group for group in groups if group.count)
     assert verdicts(required(**asked), on, refused)["slurm.submit"].verdict is verdict
     unknown = SubmissionRefused("Invalid qos specification")
@@ -109,10 +108,10 @@ def test_another_cluster_is_told_before_what_this_one_lacks() -> None:
 
 SINFO = """\
 a notice of the site's wrapper
-main*|up|7-00:00:00|1-infinite|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink
-main*|up|7-00:00:00|1-infinite|1|drained|(null)|1000|8|(null)
-debug|down|30:00|1|2|mixed*|(null)|1000|8|(null)
-empty|up|infinite|1-infinite|0|n/a|(null)|n/a|n/a|(null)
+main*|up|7-00:00:00|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink
+main*|up|7-00:00:00|1|drained|(null)|1000|8|(null)
+debug|down|30:00|2|mixed*|(null)|1000|8|(null)
+empty|up|infinite|0|n/a|(null)|n/a|n/a|(null)
 """
 
 
@@ -130,9 +129,9 @@ def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.Mon
     assert not any("SINFO_PARTITION" in call.env for call in slurm.calls)
     idle, drained, silent, empty = found
     has = "gpu:h100:8,nvme:1, 1000000 MB, 96 cores, ib,nvlink"
-    assert idle == Nodes("main", True, "up", 7 * 1440, "infinite", 3, True, 1_000_000, has)
+    assert idle == Nodes("main", True, "up", 7 * 1440, 3, True, 1_000_000, has)
     assert (drained.in_service, drained.has) == (False, "1000 MB, 8 cores")
-    assert silent == Nodes("debug", False, "down", 30, "1", 2, False, 1000, "1000 MB, 8 cores")
+    assert silent == Nodes("debug", False, "down", 30, 2, False, 1000, "1000 MB, 8 cores")
     assert (empty.count, empty.memory_mb, empty.max_time_min) == (0, 0, None)
 
 
