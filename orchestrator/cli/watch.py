@@ -6,10 +6,10 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 from dscampaign.db import queries
 from dscampaign.db.errors import AWAY, StaleLease
@@ -83,7 +83,7 @@ def watch_passes(
     """
     require_polite([campaign], interval_s)
     obstacles = Obstacles()
-    with display(sys.stderr) as shown:
+    with Display(sys.stderr) as shown:
         try:
             with closing(until_settled(store, campaign, interval_s, sleep=sleep)) as outcomes:
                 for outcome, status in outcomes:
@@ -135,7 +135,7 @@ def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sl
 
 def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
     """Refreshes the status until every run is settled; only reads."""
-    with display(sys.stderr) as shown:
+    with Display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
             shown.update(with_final_figures(store, status.of(chosen), MOST_WATCHED))
             time.sleep(STATUS_POLL_S)
@@ -170,10 +170,7 @@ def write_until_settled(
 
 
 def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: bool = False) -> bool:
-    """Print the status on stdout; brief: one line if no run failed, is held or lacks metrics.
-
-    True if it is the whole page, which has the next command.
-    """
+    """Print the status, `brief` in one line if no run is in trouble; True if it is the page, with the next command."""
     if as_json:
         echo_json(status_document(store, status.campaign))
         return False
@@ -184,59 +181,42 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
     return whole
 
 
-@contextmanager
-def display(stream: IO[str]) -> Iterator[LineDisplay | _LiveTable]:
-    """A live table on a terminal, else lines."""
-    page = page_for(stream)
-    if page.width is None or os.environ.get("TERM") == "dumb":
-        yield LineDisplay(stream)
-        return
-    table = _LiveTable(stream)
-    yield table
-    table.clear()  # not after an exception: then the last table stays
+class Display:
+    """Progress: on a terminal a table that is redrawn below the lines, else lines, and the counts when they change."""
 
+    def __init__(self, stream: IO[str], *, live: bool | None = None) -> None:
+        self._stream, self._shown, self._counts = stream, list[str](), ""
+        terminal = page_for(stream).width is not None and os.environ.get("TERM") != "dumb"
+        self._live = terminal if live is None else live
 
-class LineDisplay:
-    """For a file, a pipe or a dumb terminal: lines with their time, and the counts if they have changed."""
+    def __enter__(self) -> Self:
+        return self
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream, self._page, self._counts = stream, page_for(stream), ""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:  # else the last table stays
+            self._draw("", [])
 
     def say(self, lines: Sequence[str]) -> None:
         """Write each line with its time."""
-        self._stream.write(stamped(lines))
-        self._stream.flush()
-
-    def update(self, status: CampaignStatus) -> None:
-        """Write the counts if they have changed."""
-        if (counts := headline(status, self._page)) != self._counts:
-            self._counts = counts
-            self.say([counts])
-
-
-class _LiveTable:
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._shown: list[str] = []
-
-    def say(self, lines: Sequence[str]) -> None:
         self._draw(fold(stamped(lines), page_for(self._stream).width), self._shown)
 
     def update(self, status: CampaignStatus) -> None:
-        height = terminal_size(self._stream).lines  # read anew: the window may have been resized
+        """Redraw the table, or write the counts if they have changed."""
         page = page_for(self._stream)
-        lines = fold(status_page(status, page, height - 1), page.width).splitlines()
-        self._draw("", lines[: height - 1])
-
-    def clear(self) -> None:
-        """Remove the table."""
-        self._draw("", [])
+        if self._live:
+            height = terminal_size(self._stream).lines - 1  # read anew: the window may have been resized
+            self._draw("", fold(status_page(status, page, height), page.width).splitlines()[:height])
+        elif (counts := headline(status, page)) != self._counts:
+            self._counts = counts
+            self.say([counts])
 
     def _draw(self, above: str, table: list[str]) -> None:
         """Replace the table. The terminal cuts its lines, so that each takes one line of the screen."""
-        up = f"\x1b[{len(self._shown)}F" if self._shown else ""
-        rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
-        self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")
+        if self._live:
+            up = f"\x1b[{len(self._shown)}F" if self._shown else ""
+            rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
+            above = f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h"
+        self._stream.write(above)
         self._stream.flush()
         self._shown = table
 
@@ -248,10 +228,7 @@ def stamped(lines: Sequence[str]) -> str:
 
 
 def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, *, watch: bool = False) -> int:
-    """One pass on each campaign that is not settled, or passes until all are; returns the exit code.
-
-    Raises UserError if the interval is too short or too long.
-    """
+    """Make one pass on each campaign that is not settled, or passes until all are; return the exit code."""
     with store.read() as conn:
         unsettled = queries.unsettled_campaigns(conn)
         campaigns = {row.id: row for row in queries.list_campaigns(conn) if row.id in unsettled}
@@ -283,7 +260,7 @@ def _one_round(turns: Turns, store: Store) -> bool:
 
 def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> bool:
     """Add the campaigns that appear meanwhile; return False, as nothing is left to be done at the end."""
-    displays: dict[int, LineDisplay] = defaultdict(lambda: LineDisplay(sys.stderr))
+    displays: dict[int, Display] = defaultdict(lambda: Display(sys.stderr, live=False))
     obstacles: dict[int, Obstacles] = defaultdict(Obstacles)
     for outcome in turns.watch():
         if not isinstance(outcome, Outcome):

@@ -27,7 +27,6 @@ _ANSWER_S: Final = 240.0
 """A first import over a busy network file system takes minutes."""
 _PARTS: Final = {"deepspeed": ("DeepSpeed", "deepspeed"), "models": ("Transformers", "train.model")}
 """For each part of a question: the library that answers, whose package has its name, and its section of the spec."""
-_PREFIX: Final = {"deepspeed": ("deepspeed",), "models": ("train",)}
 _FROM_TRAIN: Final = ("lr", "weight_decay", "betas", "eps")
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
@@ -53,7 +52,7 @@ class OptionChecks:
         return [
             [
                 Finding(
-                    tuple((*_PREFIX[question[0]], *place) for place in item["places"]),
+                    tuple((_PARTS[question[0]][1].split(".")[0], *place) for place in item["places"]),
                     item["message"],
                     item["hint"] or None,
                     at_key=item["at_key"],

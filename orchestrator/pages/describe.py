@@ -14,13 +14,7 @@ from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_
 from dscampaign.db.states import CauseCode, RunState
 from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.orchestrator.campaign.activity import doing, event_text, turn
-from dscampaign.orchestrator.campaign.documents import (
-    CampaignDetails,
-    RunDetails,
-    batch_of,
-    forwards_document,
-    speed_document,
-)
+from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, batch_of, forwards_document
 from dscampaign.orchestrator.campaign.status import NO_METRICS
 from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.commands import SPEC, typed
@@ -228,10 +222,10 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         )
         code = row.code
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {_joined(*parts, by=' · ')}"
-        memory, speed = _memory_line(row, facts.memory.get(row.id)), speed_line(facts.events, row.id)
-        lines = [f"memory: {memory}" if memory else "", f"speed: {speed}" if speed else ""]
+        memory = _memory_line(row, facts.memory.get(row.id))
+        lines = [f"memory: {memory}"] if memory else []
         lines += [*gpu_lines(facts.gpus.get(row.id)), *_verdict(row, facts, page)]
-        yield from (f"   {line}" for line in lines if line)
+        yield from (f"   {line}" for line in lines)
 
 
 def _memory_line(row: AttemptRow, memory: MemoryObservation | None) -> str:
@@ -246,21 +240,6 @@ def _memory_line(row: AttemptRow, memory: MemoryObservation | None) -> str:
     if predicted_gb:
         error = f", {predicted_gb:.1f} predicted ({100 * (predicted_gb / measured_gb - 1):+.1f} %)"
     return f"{measured_gb:.1f}{usable} GB at the peak{error}"
-
-
-def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
-    """Return `400k tokens/s, MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps`; "" if nothing is known."""
-    speed = speed_document(events, attempt_id)
-    if speed is None:
-        return ""
-    median, spread = (figure(1e3 * speed.get(name, 0.0)) for name in ("step_time_median_s", "step_time_iqr_s"))
-    steps, waited = count(int(speed.get("steps", 0)), "step"), speed.get("data_wait_share", 0.0)
-    return _joined(
-        f"{short_number(speed['tokens_per_s'])} tokens/s",
-        f"MFU {speed['mfu']:.1%}" if speed.get("mfu") else "",
-        f"{median} ms a step (IQR {spread}) over {steps}" if "step_time_median_s" in speed else "",
-        f"{waited:.1%} waited for data" if waited >= 0.001 else "",
-    )
 
 
 def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:

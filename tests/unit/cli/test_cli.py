@@ -87,14 +87,14 @@ def test_an_error_says_what_is_wrong_and_what_to_do(
 
 
 def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
-    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "stepz: 300"))
+    spec.write_text(SPEC.replace("partition", "partitoin").replace("\n  zero_stage:", "\n  zero_stagee:"))
     assert main(["validate", str(spec), "--json"]) == 2
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["valid"], err) == (False, "")
     assert [(e["path"], e["line"], e["field"]) for e in found["errors"]] == [
         (str(spec), 4, "slurm.partitoin"),
-        (str(spec), 6, "train.stepz"),
+        (str(spec), 9, "matrix.zero_stagee"),
     ]
     assert 'did you mean "partition"?' in found["errors"][0]["hint"]
 

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.db import queries, schema
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.watch import _LiveTable
+from dscampaign.orchestrator.cli.watch import Display
 from dscampaign.orchestrator.formatting import count, duration, figure, short_number
 from dscampaign.orchestrator.pages.status import status_page
 from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
@@ -90,12 +90,11 @@ def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     world, out = make_world(tmp_path), io.StringIO()
     with world.store.read() as conn:
         campaign = queries.list_campaigns(conn)[0]
-    table = _LiveTable(out)
-    table.update(read_status(world.store, campaign))
-    first = out.getvalue()
-    assert first.count("\n") == 5  # one line less than the screen has
-    table.say(["what stays", ""])
-    table.clear()
+    with Display(out, live=True) as table:
+        table.update(read_status(world.store, campaign))
+        first = out.getvalue()
+        assert first.count("\n") == 5  # one line less than the screen has
+        table.say(["what stays", ""])
     said, cleared = out.getvalue().removeprefix(first).split("\x1b[5F\x1b[J")[1:]
     assert said.partition("\n")[0].endswith(" what stays")
     assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
