@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -124,12 +124,10 @@ def echo_age(store: Store, *campaigns: CampaignRow) -> None:
 _EVERY_S: Final = 0.5
 
 
-@contextmanager
-def progress_shown(*, quiet: bool = False) -> Iterator[None]:
+def progress_shown(*, quiet: bool = False) -> AbstractContextManager[None]:
     """Show on a terminal the progress of long work inside, unless the output is for a program (`quiet`)."""
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    with shown_by(_with_progress if on_terminal and not quiet else None):
-        yield
+    return shown_by(_with_progress if on_terminal and not quiet else None)
 
 
 def _with_progress(items: Iterable[Any], noun: str, size: Callable[[Any], int] | None) -> Iterator[Any]:
@@ -193,9 +191,8 @@ class Verb(click.Command):
         self.help = re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(self.help or ""))
 
 
-def verb(function: Callable[..., int | None]) -> Verb:
-    """Make a command of a function that returns the exit code; None for 0."""
-    return click.command(cls=Verb)(function)
+verb: Final = click.command(cls=Verb)
+"""Makes a command of a function that returns the exit code; None for 0."""
 
 
 class Verbs(Verb, click.Group):

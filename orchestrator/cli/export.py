@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import click
 
@@ -19,10 +19,6 @@ from dscampaign.orchestrator.formatting import clean, count, printable, size, so
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
 from .console import campaign_argument, echo_err, echo_next, echo_page, names, progress_shown, store_options, verb
-
-if TYPE_CHECKING:
-    from dscampaign.orchestrator.report.compare.conditions import Condition
-    from dscampaign.orchestrator.report.compare.results import Results
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -122,7 +118,16 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
 
         opened, campaign = open_campaign(place, name)
         results = measured(opened, campaign)
-        chosen = condition_named(condition, results.conditions, campaign.name) if condition else _recommended(results)
+        answers = [workload.answer for workload in results.workloads]
+        if condition:
+            chosen = condition_named(condition, results.conditions, campaign.name)
+        elif len(answers) == 1 and answers[0].chosen and answers[0].proven:
+            chosen = answers[0].chosen
+        else:
+            several = f"{campaign.name} has {len(answers)} workloads"
+            reason = clean(answers[0].sentence) if len(answers) == 1 else several
+            hint = f"name a condition with --condition: {some([c.name for c in results.conditions], 8)}"
+            raise UserError(f"no condition is recommended: {reason}", hint)
         with opened.read() as conn:
             row = queries.run_by_name(conn, campaign.id, chosen.runs[0].name)
         assert row is not None
@@ -139,16 +144,6 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
     lines += [f"  {text}" for text in promotion.fixed]
     echo_page("\n".join([*lines, *[""] * bool(promotion.notes), *promotion.notes]))
     echo_next(typed("plan", shown))
-
-
-def _recommended(results: Results) -> Condition:
-    answers = [workload.answer for workload in results.workloads]
-    if len(answers) == 1 and answers[0].chosen and answers[0].proven:
-        return answers[0].chosen
-    several = f"{results.campaign.name} has {len(answers)} workloads"
-    reason = clean(answers[0].sentence) if len(answers) == 1 else several
-    hint = f"name a condition with --condition: {some([c.name for c in results.conditions], 8)}"
-    raise UserError(f"no condition is recommended: {reason}", hint)
 
 
 @verb

@@ -214,11 +214,8 @@ def _one_pass(
 ) -> int:
     """Run one pass, printed line by line, then print the status; return the exit code.
 
-    Args:
-        report_unsettled: let the exit code show that runs are not settled yet.
-        cancelled: the command that resumes the cancelled runs; a second pass sees that their jobs have ended.
-        changed: whether another reconciler has anything to apply.
-        then: whether to start a reconciler that goes on.
+    With `cancelled`, the command that resumes the cancelled runs, a second pass sees that their jobs have ended;
+    `changed`: another reconciler has something to apply; `then` may start a reconciler that goes on.
     """
     from dscampaign.orchestrator.campaign.status import read_status, with_queue
     from dscampaign.orchestrator.pages.status import retries_line

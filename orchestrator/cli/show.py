@@ -158,12 +158,14 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
     """
     from dscampaign.orchestrator.campaign import documents
     from dscampaign.orchestrator.campaign.selection import find_run, open_selection
-    from dscampaign.orchestrator.pages.describe import campaign_page, run_page, settings_page
+    from dscampaign.orchestrator.pages.describe import campaign_page, run_page
 
     if settings:
         shown = locate(place, words).settings.shown
         document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
-        console.echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
+        rows = [(Cell(s.name, Style.BOLD), s.value, Cell(s.source, Style.DIM)) for s in shown]
+        header = ("setting", "value", "from")
+        console.echo_either(as_json, lambda: document, lambda page: "\n".join(table(page, header, rows)))
         return
     opened, campaign, chosen = open_selection(place, words)
     if chosen:

@@ -13,10 +13,8 @@ class Severity(StrEnum):
     """How it stands with one thing, the best first."""
 
     OK = "ok"
-    WARNING = "warning"
-    """A campaign may run badly, or lose something."""
-    PROBLEM = "problem"
-    """A campaign will not run as it should."""
+    WARNING = "warning"  # a campaign may run badly, or lose something
+    PROBLEM = "problem"  # a campaign will not run as it should
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _of_like_runs(runs: Sequence[Run]) -> Requirements:
         gpu_gb=max((state.gpu_gb for state in states), default=0.0),
         disk_gb=max((state.disk_gb for state in states), default=0.0),
         ops=tuple(sorted({op for run in runs for op in needed_ops(run.config)})),
-        files=tuple(sorted({path for run in runs for path in _files(run.config)})),
+        files=tuple(sorted({path for run in runs for path in _names(run.config) if Path(path).is_absolute()})),
     )
 
 
@@ -92,10 +92,8 @@ def needed_ops(config: RunConfig) -> Iterator[str]:
         yield f"fused_{kind.removeprefix('fused')}"
 
 
-def _files(config: RunConfig) -> Iterator[str]:
-    """Absolute paths: a name without a slash in front stands on the hub."""
+def _names(config: RunConfig) -> Iterator[str]:
     train, data = config.train, config.train.dataset
     programs = [config.container.image] if config.container else [config.python, *(config.command or ())[:1]]
-    names = [train.model, train.tokenizer, *programs]
-    names += [data.path, data.eval_path] if data else []
-    yield from (text for text in names if isinstance(text, str) and Path(text).is_absolute())
+    named = [train.model, train.tokenizer, *programs, *([data.path, data.eval_path] if data else [])]
+    yield from (name for name in named if isinstance(name, str))

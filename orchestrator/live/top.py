@@ -185,8 +185,7 @@ class Top(App[None]):
         words = self.input.value.lower().split()
         runs = [row for row in self.seen.runs if all(matches(row, word) for word in words)]
         column = next(column for column in self.columns if column.label == self.table.sorted_by)
-        shown = sorted(runs, key=column.key) if column.key else runs
-        self.table.show(shown)
+        self.table.show(sorted(runs, key=column.key) if column.key else runs)
         self._show_run()
 
     def _show_run(self) -> None:

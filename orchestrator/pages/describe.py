@@ -21,12 +21,11 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.exits import signal_name
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
 from dscampaign.orchestrator.formatting import clean, count, duration, figure, moment, short_number, source, words
-from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
 from .rows import counts_text, state_look
 from .status import attempt_cell, causes, state_cell
-from .text import PLAIN, Cell, Page, Style, fold, table
+from .text import PLAIN, Page, Style, fold
 
 
 def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
@@ -61,12 +60,6 @@ def _joined(*parts: str, by: str = ", ") -> str:
 
 def _filled(text: str, value: float | str | None) -> str:
     return "" if value is None else text.format(value)
-
-
-def settings_page(settings: Sequence[Setting], page: Page) -> str:
-    """Each setting with its value and its source."""
-    rows = ((Cell(s.name, Style.BOLD), Cell(s.value), Cell(s.source, Style.DIM)) for s in settings)
-    return "\n".join(table(page, ("setting", "value", "from"), rows))
 
 
 def campaign_page(facts: CampaignDetails, page: Page) -> str:

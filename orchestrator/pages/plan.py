@@ -13,7 +13,6 @@ from typing import Any, Final
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.placeholders import OF_A_RANK, filled_words, without_escapes
-from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.campaign.titles import numbered, titles_of
@@ -93,16 +92,13 @@ def summary(plan: Plan, page: Page) -> str:
     elif plan.hours and start:
         jobs = sum(map(len, plan.jobs))
         parts += [count(jobs, "job")] if jobs < start else []
-        parts += [count(plan.arrays, "sbatch array"), hours_text(plan.hours, _basis(plan))]
+        known = plan.hours.likely
+        likely_text = "" if known is None else f"likely {rough(known)} GPU-hours{_basis(plan)}, "
+        unit = " GPU-hours" if known is None else ""
+        parts += [count(plan.arrays, "sbatch array"), f"{likely_text}at most {rough(plan.hours.most)}{unit}"]
     if plan.first_start_s and start:
         parts += [f"Slurm expects to start at {near_time(plan.first_start_s, time.time())}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
-
-
-def hours_text(hours: GpuHours, basis: str = "") -> str:
-    """`at most 1,536 GPU-hours`, `likely 31 GPU-hours (by their repeats), at most 128`."""
-    most = f"at most {rough(hours.most)}"
-    return f"{most} GPU-hours" if hours.likely is None else f"likely {rough(hours.likely)} GPU-hours{basis}, {most}"
 
 
 def _basis(plan: Plan) -> str:
