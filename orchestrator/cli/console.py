@@ -191,8 +191,9 @@ class Verb(click.Command):
         self.help = re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(self.help or ""))
 
 
-verb: Final = click.command(cls=Verb)
-"""Makes a command of a function that returns the exit code; None for 0."""
+def verb(function: Callable[..., int | None]) -> Verb:
+    """Make a command of a function that returns the exit code; None for 0."""
+    return click.command(cls=Verb)(function)
 
 
 class Verbs(Verb, click.Group):

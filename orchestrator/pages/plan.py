@@ -92,9 +92,9 @@ def summary(plan: Plan, page: Page) -> str:
     elif plan.hours and start:
         jobs = sum(map(len, plan.jobs))
         parts += [count(jobs, "job")] if jobs < start else []
-        known = plan.hours.likely
-        likely_text = "" if known is None else f"likely {rough(known)} GPU-hours{_basis(plan)}, "
-        unit = " GPU-hours" if known is None else ""
+        hours = plan.hours.likely
+        likely_text = "" if hours is None else f"likely {rough(hours)} GPU-hours{_basis(plan)}, "
+        unit = " GPU-hours" if hours is None else ""
         parts += [count(plan.arrays, "sbatch array"), f"{likely_text}at most {rough(plan.hours.most)}{unit}"]
     if plan.first_start_s and start:
         parts += [f"Slurm expects to start at {near_time(plan.first_start_s, time.time())}"]
