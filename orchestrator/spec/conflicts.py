@@ -232,26 +232,20 @@ def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> 
 
 
 def _deepspeed(config: RunConfig) -> Iterator[Finding]:
-    own, built_in = config.deepspeed, config.command is None
-    set_here = {**_OF_TRAIN, **(_OF_BUILT_IN if built_in else {})}
-    elsewhere = [("deepspeed", *key.split(".")) for key in set_here if _has(own, key)]
-    for place in elsewhere:
-        field = set_here[".".join(place[1:])]
-        yield Finding((place,), f"is set by train.{field}", f"use train.{field}", at_key=True)
-    for key, (message, hint) in _UNSERVED.items() if built_in else ():
+    built_in, places = config.command is None, set[FieldPath]()
+    fields = {**_OF_TRAIN, **_OF_BUILT_IN} if built_in else _OF_TRAIN
+    rules = {key: (f"is set by train.{field}", f"use train.{field}") for key, field in fields.items()}
+    for key, (message, hint) in {**rules, **(_UNSERVED if built_in else {})}.items():
         *around, name = key.split(".")
-        holder = section(own, tuple(around))
-        if name in holder and not (section(holder, (name,)).get("enabled") is False or holder[name] is False):
-            yield Finding((("deepspeed", *around, name),), message, hint, at_key=True)
-    autos = [finding for finding in _autos(own, ("deepspeed",)) if finding.places[0] not in elsewhere]
+        holder, place = section(config.deepspeed, tuple(around)), ("deepspeed", *around, name)
+        is_off = key in _UNSERVED and False in (holder.get(name), section(holder, (name,)).get("enabled"))
+        if name in holder and not is_off:
+            places.add(place)
+            yield Finding((place,), message, hint, at_key=True)
+    autos = [finding for finding in _autos(config.deepspeed, ("deepspeed",)) if finding.places[0] not in places]
     yield from autos
     if built_in and not autos:
         yield from _optimizer(config)
-
-
-def _has(own: Mapping[str, Any], key: str) -> bool:
-    *around, name = key.split(".")
-    return name in section(own, tuple(around))
 
 
 def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Final
 
@@ -19,16 +19,11 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true")
 
 def yaml_of(draft: Draft, source: str) -> str:
     """Return the text of the spec."""
-    return "\n".join([*_notes(draft, source), written(_document(draft))])
-
-
-def _notes(draft: Draft, source: str) -> Iterator[str]:
-    yield f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."
-    yield f"# Taken over: lines {_spans(draft.taken)}."
+    lines = [f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."]
+    lines += [f"# Taken over: lines {_spans(draft.taken)}."]
     for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", draft.unclear)):
-        if notes:
-            yield f"# {head}:"
-            yield from (f"#   {place}: {_shown(text)}" for place, text in notes)
+        lines += [f"# {head}:"] * bool(notes) + [f"#   {place}: {_shown(text)}" for place, text in notes]
+    return "\n".join([*lines, written(_document(draft))])
 
 
 def _shown(text: str) -> str:

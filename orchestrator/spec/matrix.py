@@ -90,8 +90,11 @@ def points(
     if (size := prod(len(values) for values in axes.values())) > _MAX_GRID:
         return [], [*findings, Finding((("matrix",),), f"has {size} combinations", "vary fewer fields at once")]
     choices = {name: [_choice(name, value, index) for index, value in values.items()] for name, values in axes.items()}
-    grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
-    kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
+    grid = [
+        Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
+        for parts in (product(*choices.values()) if axes or not includes else ())
+    ]
+    kept = [point for point in grid if not any(_has(point, entry) for entry in excludes.values())]
     result = _include(kept, includes)
     findings += [
         *_replaced(result),
@@ -191,21 +194,21 @@ def _setting(key: str, value: Any, place: FieldPath) -> AxisSetting:
     return AxisSetting(key, path, bare, place)
 
 
-def _joined(parts: Sequence[Point]) -> Point:
-    return Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
-
-
 def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> list[Point]:
     # An entry with a label is always a point of its own; a later entry replaces the values of an earlier one.
     grown, own = list(grid), []
     for index, entry in entries.items():
         point = _linked(entry, ("matrix", "include", index))
-        fits = [i for i, original in enumerate(grid) if "label" not in entry and _agrees(original, entry)]
+        fits = [] if "label" in entry else [i for i, original in enumerate(grid) if _agrees(original, entry)]
         for i in fits:
-            new = tuple(replace(s, axis=False) for s in point.settings if not _sets(grid[i], s.key))
+            new = tuple(replace(s, axis=False) for s in point.settings if not _values(grid[i], s.key))
             grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
         own += [] if fits else [point]
     return [*grown, *own]
+
+
+def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
+    return _has(point, {key: value for key, value in entry.items() if _values(point, key)})
 
 
 def _replaced(result: Sequence[Point]) -> Iterator[Finding]:
@@ -219,42 +222,30 @@ def _replaced(result: Sequence[Point]) -> Iterator[Finding]:
         yield Finding((("matrix", "include", index),), message, hint)
 
 
-def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
-    return all(not _sets(point, key) or _has(point, key, value) for key, value in entry.items())
+def _has(point: Point, entry: Mapping[str, Any]) -> bool:
+    """Return whether a point has all values of an entry."""
+    return all(
+        any(isinstance(own, bool) == isinstance(value, bool) and own == value for own in _values(point, key))
+        for key, value in entry.items()
+    )
 
 
-def _matches(point: Point, entry: Mapping[str, Any]) -> bool:
-    return all(_has(point, key, value) for key, value in entry.items())
-
-
-def _sets(point: Point, key: str) -> bool:
-    return any(True for _ in _values(point, key))
-
-
-def _has(point: Point, key: str, value: Any) -> bool:
-    return any(_same(own, value) for own in _values(point, key))
-
-
-def _values(point: Point, key: str) -> Iterator[Any]:
+def _values(point: Point, key: str) -> list[Any]:
     """Return a point's own values of a key; a structured value also counts by its label."""
     path = field_path(key)
-    yield from (s.value for s in point.settings if s.key == key or (path is not None and s.path == path))
-    yield from (label for name, label in point.labels if name == key)
-
-
-def _same(first: Any, second: Any) -> bool:
-    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
+    values = [s.value for s in point.settings if s.key == key or (path is not None and s.path == path)]
+    return values + [label for name, label in point.labels if name == key]
 
 
 def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
     names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
     for index, entry in entries.items():
-        unknown = [key for key in entry if not any(_sets(point, key) for point in grid)]
+        unknown = [key for key in entry if not any(_values(point, key) for point in grid)]
         for key in unknown:
             hint = did_you_mean(key, sorted(names), "name an axis, or its values")
             place = ("matrix", "exclude", index, key)
             yield Finding((place,), "is not an axis, so this excludes nothing", hint, at_key=True)
-        if not unknown and not any(_matches(point, entry) for point in grid):
+        if not unknown and not any(_has(point, entry) for point in grid):
             hint = "write an entry for each value: numbers without quotes, no lists"
             yield Finding((("matrix", "exclude", index),), "excludes nothing", hint)
 

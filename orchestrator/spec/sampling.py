@@ -173,21 +173,19 @@ def _rounded(value: Any, search: SearchConfig, key: str) -> Any:
 
 
 def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the measured trials, best first; with several objectives those first that no other beats."""
-    left = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
-    ordered: list[Trial] = []
-    while left:
-        front = unbeaten(search, left)
-        ordered += sorted(front, key=lambda trial: _costs(search, trial))
-        left = [trial for trial in left if trial not in front]
-    return ordered
+    """Return the measured trials, best first; with several objectives those first that the fewest others beat."""
+    measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
+    return sorted(measured, key=lambda trial: (_beaten(search, trial, measured), _costs(search, trial)))
 
 
 def unbeaten(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that no other equals in all objectives and beats in one."""
-    costs = [_costs(search, trial) for trial in trials]
-    beats = [any(o != own and all(a <= b for a, b in zip(o, own, strict=True)) for o in costs) for own in costs]
-    return [trial for trial, beaten in zip(trials, beats, strict=True) if not beaten]
+    return [trial for trial in trials if not _beaten(search, trial, trials)]
+
+
+def _beaten(search: SearchConfig, trial: Trial, trials: Sequence[Trial]) -> int:
+    own, others = _costs(search, trial), (_costs(search, other) for other in trials)
+    return sum(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in others)
 
 
 def _costs(search: SearchConfig, trial: Trial) -> list[float]:

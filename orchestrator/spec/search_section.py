@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
@@ -25,28 +25,35 @@ def is_distribution(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and ("distribution" in value or set(value) <= set(KINDS))
 
 
+_NEEDS: Final = {
+    "choice": "at least two values, finite and without structure: a strategy names several fields at once",
+    "uniform": "two finite numbers, the lower first",
+    "log_uniform": "two finite numbers, the lower first, with a lower end above 0",
+    "int": "two whole numbers, the lower first",
+}
+
+
 def _distribution(value: Any) -> Any:
     if not isinstance(value, Mapping) or len(value) != 1 or not set(value) <= set(KINDS):
         raise Hint("is no distribution", _FORMS)
     [(kind, given)] = value.items()
-    if not isinstance(given, list | tuple):
-        raise Hint(f"{kind} needs a list", _FORMS)
-    if kind == "choice":
-        if len(given) < 2 or not all(isinstance(item, Scalar) for item in given):
-            raise Hint("choice needs at least two values without structure", "a strategy names several fields at once")
-        if any(isinstance(item, float) and not math.isfinite(item) for item in given):
-            raise Hint("choice needs finite numbers", "quote it if it is text")
-        return {kind: list(dict.fromkeys(given))}
-    numbers = [item for item in given if isinstance(item, int | float) and not isinstance(item, bool)]
-    if len(given) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
-        raise Hint(f"{kind} needs two numbers, the lower first", f"write {{{kind}: [LOW, HIGH]}}")
-    if not math.isfinite(float(numbers[1]) - numbers[0]):
-        raise Hint(f"{kind} needs two finite numbers, and a finite distance", f"write {{{kind}: [LOW, HIGH]}}")
-    if kind == "log_uniform" and numbers[0] <= 0:
-        raise Hint("log_uniform needs a lower end above 0", "write {uniform: [LOW, HIGH]}")
-    if kind == "int" and any(number != int(number) for number in numbers):
-        raise Hint("int needs whole numbers", "write {uniform: [LOW, HIGH]}")
-    return {kind: [int(number) if kind == "int" else float(number) for number in numbers]}
+    given = list(given) if isinstance(given, list | tuple) and _all_scalars(given) else []
+    fits = len(given) > 1
+    if kind != "choice":
+        fits = len(given) == 2 and not any(isinstance(number, bool | str) for number in given)
+        fits = fits and given[0] < given[1] and math.isfinite(float(given[1]) - given[0])
+        fits = fits and (kind != "log_uniform" or given[0] > 0) and (kind != "int" or all(n == int(n) for n in given))
+        given = [int(number) if kind == "int" else float(number) for number in given] if fits else []
+    if not fits:
+        raise Hint(
+            f"{kind} needs {_NEEDS[kind]}",
+            "write {choice: [A, B]}" if kind == "choice" else f"write {{{kind}: [LOW, HIGH]}}",
+        )
+    return {kind: list(dict.fromkeys(given))}
+
+
+def _all_scalars(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, Scalar) and not (isinstance(v, float) and not math.isfinite(v)) for v in values)
 
 
 def _figure(name: str) -> str:

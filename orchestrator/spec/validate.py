@@ -27,8 +27,6 @@ _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
 _SEED: Final = re.compile(r"(?:\w+[_-])?seed")
 
-_ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
-
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
     """Return all errors in the configuration of a run whose fields are valid one by one."""
@@ -210,7 +208,9 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
     names = {"model": train.model, "tokenizer": train.tokenizer, "dataset": train.dataset and train.dataset.path}
     for field, text in names.items():
         if isinstance(text, str) and not Path(text).is_absolute() and not _REPOSITORY.fullmatch(text):
-            yield Finding.at(f"train.{field}.path " * (field == "dataset") + f"train.{field}", *_nameless(text))
+            message = f"{text} is neither here nor a name on the hub, as gpt2 or OWNER/NAME"
+            places = f"train.{field}.path " * (field == "dataset") + f"train.{field}"
+            yield Finding.at(places, message, "paths start at the spec's folder")
 
 
 def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
@@ -227,15 +227,6 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
             yield Finding.at(at, f"{path.name} is a file, which has no splits", hint)
         elif path.is_dir() and not any(file.relative_to(path).as_posix().startswith(begin) for file in path.rglob("*")):
             yield Finding.at(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
-
-
-def _nameless(text: str) -> tuple[str, str]:
-    """Return the problem of a text that is neither a path nor a possible name on the hub, and a hint."""
-    if address := _ADDRESS.match(text):
-        name = _REPOSITORY.match(text[address.end() :])
-        hint = f"write {name[0]}" if name and "." in address[0] else "fetch it first, and write the path"
-        return "is an address: write a name, gpt2 or OWNER/NAME", hint
-    return f"{text} is neither here nor a name on the hub, as gpt2 or OWNER/NAME", "paths start at the spec's folder"
 
 
 def _model_name(name: str, train: TrainConfig) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
@@ -19,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import VersionedResolver
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, Problem, SpecError, UserError, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, dotted
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -114,17 +115,16 @@ def load(text: str, filename: str) -> YamlDocument:
         if not isinstance(content, dict):
             message = "the file is empty" if content is None else "expected fields with their values"
             raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
-        reader = _Reader(replace(document, root=root))
-        document = replace(reader.document, data=reader.plain(content, ()))
+        document = replace(document, root=root)
+        return replace(document, data=_plain(content, (), iter(range(_MAX_VALUES))))
     except SpecError:
         raise
+    except InvalidSpec as error:
+        raise SpecError([document.problem(finding) for finding in error.findings]) from None
     except MarkedYAMLError as error:
         raise SpecError([_syntax_problem(document, error)]) from error
     except Exception as error:  # ruamel raises many kinds for what nobody writes, such as an alias within its anchor
         raise SpecError([document.problem_at((1, 1), (), f"not valid YAML: {str(error)[:_SHOWN]}")]) from error
-    if reader.problems:
-        raise SpecError(reader.problems)
-    return document
 
 
 class _Resolver(VersionedResolver):
@@ -150,39 +150,28 @@ def _syntax_problem(document: YamlDocument, error: MarkedYAMLError) -> Problem:
     return document.problem_at(at, (), message, hint)
 
 
-class _Reader:
-    """Turns the content of a document into mappings by text, lists, text and numbers, and counts its values."""
+def _plain(value: Any, place: FieldPath, left: Iterator[int]) -> Any:
+    """Return a value in mappings by text, lists, text and numbers, of no more values than `left`; raise InvalidSpec."""
+    message, hint = "", None
+    if next(left, None) is None or len(place) > _MAX_DEPTH:
+        message = "has too many values, or is nested too deeply"
+    elif isinstance(value, dict):
+        return {(name := _plain(_key(key), place, left)): _plain(value[key], (*place, name), left) for key in value}
+    elif isinstance(value, list):
+        return [_plain(item, (*place, index), left) for index, item in enumerate(value)]
+    elif isinstance(value, tuple):
+        message = "a key must be text"
+    elif isinstance(value, int) and abs(value) >= _MAX_WHOLE:
+        message, hint = "is too large a number", "quote it if it is text"
+    elif not (value is None or isinstance(value, int | float)) and _UNSTORABLE.search(value := str(value)):
+        message = "contains half a character, or NUL"
+    if message:
+        raise InvalidSpec([Finding((place,), message, hint)])
+    return value
 
-    def __init__(self, document: YamlDocument) -> None:
-        self.document, self.number = document, 0
-        self.problems: list[Problem] = []
 
-    def plain(self, value: Any, place: FieldPath) -> Any:
-        """Return a value in plain form."""
-        self.number += 1
-        if self.number > _MAX_VALUES or len(place) > _MAX_DEPTH:
-            self._complain(place, "has too many values, or is nested too deeply")
-            raise SpecError(self.problems)
-        if isinstance(value, dict):
-            return {(name := self._name(key, place)): self.plain(item, (*place, name)) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.plain(item, (*place, index)) for index, item in enumerate(value)]
-        if isinstance(value, int) and abs(value) >= _MAX_WHOLE:
-            self._complain(place, "is too large a number", "quote it if it is text")
-        return value if value is None or isinstance(value, bool | int | float) else self._text(str(value), place)
-
-    def _name(self, key: Any, place: FieldPath) -> str:
-        if isinstance(key, tuple):
-            self._complain(place, "a key must be text")
-        return self._text(str(key).lower() if isinstance(key, bool) else str(key), place)
-
-    def _text(self, text: str, place: FieldPath) -> str:
-        if _UNSTORABLE.search(text):
-            self._complain(place, "contains half a character, or NUL")
-        return _UNSTORABLE.sub("?", text)
-
-    def _complain(self, place: FieldPath, message: str, hint: str | None = None) -> None:
-        self.problems.append(self.document.problem(Finding((place,), message, hint)))
+def _key(key: Any) -> Any:
+    return key if isinstance(key, tuple) else str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def written(value: Any, *, flow: bool = False) -> str:
