@@ -14,7 +14,6 @@ from dscampaign.orchestrator.errors import FieldPath, Finding
 from .batch_size import divisors
 from .field_types import MAX_WHOLE
 from .model import RunConfig, TrainConfig
-from .strategies import section
 
 _ON: Final = (True,)
 _SEVERAL: Final = range(2, MAX_WHOLE + 1)
@@ -237,8 +236,8 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     rules = {key: (f"is set by train.{field}", f"use train.{field}") for key, field in fields.items()}
     for key, (message, hint) in {**rules, **(_UNSERVED if built_in else {})}.items():
         *around, name = key.split(".")
-        holder, place = section(config.deepspeed, tuple(around)), ("deepspeed", *around, name)
-        is_off = key in _UNSERVED and False in (holder.get(name), section(holder, (name,)).get("enabled"))
+        holder, place = _section(config.deepspeed, tuple(around)), ("deepspeed", *around, name)
+        is_off = key in _UNSERVED and False in (holder.get(name), _section(holder, (name,)).get("enabled"))
         if name in holder and not is_off:
             places.add(place)
             yield Finding((place,), message, hint, at_key=True)
@@ -268,8 +267,15 @@ def _optimizer(config: RunConfig) -> Iterator[Finding]:
         yield Finding.at("deepspeed.optimizer.type train.compile", message, "write compile: false")
 
 
+def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the mapping at a path; an empty mapping for anything else."""
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 def _optimizer_of(config: RunConfig) -> str:
-    return str(section(config.deepspeed, ("optimizer",)).get("type", "AdamW")).lower()
+    return str(_section(config.deepspeed, ("optimizer",)).get("type", "AdamW")).lower()
 
 
 def _finding(field: str, message: str, hint: str) -> Finding:

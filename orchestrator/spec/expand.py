@@ -16,14 +16,13 @@ from dscampaign.db.states import Stage
 from dscampaign.db.storable import to_json
 from dscampaign.jobs.shared.ds_config import merged
 from dscampaign.orchestrator.commands import counted
-from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, concerns, dotted
 
-from . import batch_size, placeholders, strategies
+from . import batch_size, placeholders
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
 from .matrix import AxisSetting, Path, Point, points, run_name, short_name
-from .model import RunConfig, Spec, TrainConfig
-from .strategies import Origins, canonical
+from .model import STRATEGIES, RunConfig, Spec, TrainConfig
 from .validate import check
 from .wrong_values import validation_findings
 
@@ -39,6 +38,9 @@ _SECTIONS = {
 }
 
 _COMMAND: Final = '"command": '
+
+Origins = dict[FieldPath, FieldPath]
+"""The place in the spec that set each field, if it is another than the field's own."""
 
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
 
@@ -156,7 +158,7 @@ def config_of(
             findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
         elif setting.path:
             origins[setting.path] = setting.place
-    data, contradictions = canonical(data, origins)
+    data, contradictions = _canonical(data, origins)
     findings += contradictions
     try:
         config = sections.read(data)
@@ -167,6 +169,36 @@ def config_of(
     if findings:
         raise InvalidSpec([_at_origin(finding, origins) for finding in findings])
     return config
+
+
+def _canonical(data: Mapping[str, Any], origins: Origins) -> tuple[dict[str, Any], list[Finding]]:
+    """Replace a strategy by its fields, of which `origins` gets the place; values that contradict it are findings.
+
+    An unknown name stays, for the check of the field.
+    """
+    train, findings = data.get("train", {}), list[Finding]()
+    if not isinstance(train, dict):
+        return dict(data), findings
+    train = dict(train)
+    fields = STRATEGIES.get(name) if isinstance(name := train.get("strategy"), str) else None
+    if fields is not None:
+        place: FieldPath = ("train", "strategy")
+        for field, value in fields.items():
+            if train.get(field, value) != value:
+                message = f"{name} means {field} {value}, but train.{field} is {train[field]}"
+                findings.append(Finding((place, ("train", field)), message, f"remove strategy or {field}"))
+        del train["strategy"]
+        origins.update({("train", field): _origin(place, origins) for field in fields if field not in train})
+        train.update(fields)
+    if train.get("offload") != "nvme":  # the base may name a disk for some points; the digests of others ignore it
+        train.pop("nvme_path", None)
+    return {**data, "train": train}, findings
+
+
+def _origin(place: FieldPath, origins: Origins) -> FieldPath:
+    """Return the place of the value that set a field, or the field's own."""
+    lengths = (n for n in range(len(place), 0, -1) if place[:n] in origins)
+    return next(((*origins[place[:n]], *place[n:]) for n in lengths), place)
 
 
 def as_read(point: Point, config: RunConfig) -> Point:
@@ -276,7 +308,7 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:
     subject = finding.places[0]
-    places = tuple(strategies.origin(place, origins) for place in finding.places)
+    places = tuple(_origin(place, origins) for place in finding.places)
     varied = (place for place in (places[:1] if finding.at_key else places) if place[0] == "matrix")
     if (place := next(varied, None)) is None:
         above = [origin for path, origin in origins.items() if path[: len(places[0])] == places[0]]

@@ -19,13 +19,8 @@ class Hint(ValueError):
         self.hint = hint
 
 
-def _as_whole(value: Any) -> Any:
-    """Numbers that are whole however they are written, such as `1e3`."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, Strict(), BeforeValidator(_as_whole)]
-"""A whole number: neither text nor true/false, which pydantic would convert."""
+Whole = Annotated[int, Strict(), BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
+"""A whole number, however it is written (`1e3`): neither text nor true/false, which pydantic would convert."""
 
 MAX_WHOLE: Final = 2**31 - 1
 """The store keeps sizes in four bytes, and the divisors of a larger batch take seconds to find."""
@@ -71,11 +66,11 @@ Name = Annotated[str, AfterValidator(name_of_input)]
 """The name of an input: a file, a folder, or something on the hub."""
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | int), AfterValidator(one_line)]
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value, json_schema_input_type=str | int),
+    AfterValidator(one_line),
+]
 """A line of text; a bare number counts as text."""
 
 
@@ -92,8 +87,6 @@ def _as_env_text(value: Any) -> Any:
 
 
 def _variable(name: str) -> str:
-    if name.isdecimal():
-        raise Hint(f"{name!r} is not a valid variable name", 'quote a value with commas: "0,1"')
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
     if name.startswith("CAMPAIGN_"):

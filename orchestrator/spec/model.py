@@ -48,6 +48,17 @@ Strategy = Literal[
     "ddp", "zero0", "zero1", "zero2", "zero3", "zero1-offload", "zero2-offload", "zero3-offload", "zero3-offload-full",
     "zero-infinity", "fsdp2", "fsdp2-offload",
 ]  # fmt: skip
+STRATEGIES: Final[dict[str, dict[str, Any]]] = {
+    "ddp": {"engine": "ddp", "zero_stage": 0, "offload": "none"},
+    **{f"zero{stage}": {"engine": "deepspeed", "zero_stage": stage, "offload": "none"} for stage in range(4)},
+    **{f"zero{s}-offload": {"engine": "deepspeed", "zero_stage": s, "offload": "optimizer"} for s in (1, 2, 3)},
+    "zero3-offload-full": {"engine": "deepspeed", "zero_stage": 3, "offload": "full"},
+    "zero-infinity": {"engine": "deepspeed", "zero_stage": 3, "offload": "nvme"},
+    "fsdp2": {"engine": "fsdp2", "zero_stage": 0, "offload": "none"},
+    "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
+}
+"""The fields that a strategy stands for."""
+
 Executor = Literal["slurm", "local"]
 
 MIN_TELEMETRY_S: Final = 0.1
@@ -189,6 +200,12 @@ class TrainConfig(SpecSection):
     """First steps of an attempt that count in no figure of speed, memory or power; at most half of its steps."""
     profile_at: Positive | None = None
     """Profile three steps from this one ([profiling](training.md#profiling))."""
+
+    @property
+    def strategy_name(self) -> str | None:
+        """Name of its strategy, None for none."""
+        values = self.model_dump(include={"engine", "zero_stage", "offload"})
+        return next((name for name, fields in STRATEGIES.items() if fields == values), None)
 
     @property
     def searches(self) -> bool:

@@ -16,7 +16,6 @@ from dscampaign.jobs.shared.placeholders import (
 )
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, did_you_mean
 
-from . import strategies
 from .field_types import Scalar
 from .matrix import Point, as_scalar, short_name
 from .model import RunConfig
@@ -30,7 +29,7 @@ _NEEDS: Final = {"micro_batch": ("global_batch", "micro_batch"), "accumulation":
 def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
     """Return the values that the fields of a configuration have for placeholders."""
     fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
-    fields |= {"strategy": word} if (word := strategies.name_of(config.train)) else {}
+    fields |= {"strategy": word} if (word := config.train.strategy_name) else {}
     fields.pop("micro_batch", None)
     return {**fields, "repeat": repeat}
 

@@ -172,20 +172,19 @@ class ReconcilerConfig(SpecSection):
         return {name: value for name, value in {**same, **self.model_dump(exclude_none=True)}.items() if value}
 
 
-_MAPPINGS: Final = {
-    (): ("bf16", "fp16", "compile", "optimizer", "torch_autocast", "checkpoint", "zero_optimization"),
-    ("zero_optimization",): ("offload_optimizer", "offload_param"),
-    ("optimizer",): ("params",),
-}
+_MAPPINGS: Final = (
+    *("bf16", "fp16", "compile", "optimizer", "torch_autocast", "checkpoint", "zero_optimization"),
+    *("optimizer.params", "zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
+)
 """Parts of `deepspeed` that this program reads; DeepSpeed itself is asked about all values."""
 
 
 def _deepspeed(value: dict[str, Any]) -> dict[str, Any]:
-    for path, names in _MAPPINGS.items():
-        section = value.get(path[0]) or {} if path else value
-        for name in names:
-            if not isinstance(section.get(name) or {}, dict):
-                raise Hint(f"expected a mapping of fields for {'.'.join((*path, name))}", f"write `{name}: {{...}}`")
+    for path in _MAPPINGS:
+        around, _, name = path.rpartition(".")
+        section = (value.get(around) or {}) if around else value
+        if not isinstance(section.get(name) or {}, dict):
+            raise Hint(f"expected a mapping of fields for {path}", f"write `{name}: {{...}}`")
     return value
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.strategies import STRATEGIES
+from dscampaign.orchestrator.spec.model import STRATEGIES
 from dscampaign.tests.support.spec_files import load_spec
 
 NVME = {"nvme_path": "/local/nvme"}
