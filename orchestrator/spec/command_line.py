@@ -260,9 +260,7 @@ def split(text: str) -> list[str]:
     except ValueError as error:
         raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
     if operator := next((word for word in words if word in _OPERATORS or word.endswith(";")), None):
-        hint = "lines to run before the script belong in `setup`; the logs keep all output"
-        if words[0] == "cd":
-            hint = f"write `workdir: {words[1]}`, and start the command with the script"
+        hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
         raise Hint(f"contains {operator}, but no shell reads it", hint)
     return words
 
@@ -299,9 +297,11 @@ def as_meant(value: Any) -> str:
     return f"{{{next(iter(value))}}}" if is_placeholder else str(value)
 
 
-def _as_word(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) else value
-
-
-Word = Annotated[str, BeforeValidator(_as_word, json_schema_input_type=str | float | bool)]
+Word = Annotated[
+    str,
+    BeforeValidator(
+        lambda value: str(value) if isinstance(value, int | float) else value,
+        json_schema_input_type=str | float | bool,
+    ),
+]
 """An argument of a command; a bare number or truth value counts as text."""

@@ -68,10 +68,7 @@ _OF_BUILT_IN: Final = {
 _UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
     "torch_autocast": ("is for weights in fp32", "use train.precision"),
-    "autotuning": ("would start experiments of its own", "use train.micro_batch: auto, and a matrix of choices"),
     "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
-    "zero_optimization.cpu_offload": ("is an old key", "use train.offload: optimizer"),
-    "zero_optimization.cpu_offload_param": ("is an old key", "use train.offload: full"),
     "zero_optimization.elastic_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
     "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
     "zero_optimization.zenflow": ("does not take the optimizer of the built-in training", "use train.offload"),

@@ -121,7 +121,9 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
             for repeat in repeats:
                 run = repeat.run(point, Stage.FULL, others=runs)
                 if other := hashes.get(run.config_hash):
-                    repeated.append(_duplicate(point, other))
+                    places = tuple(setting.place for setting in point.settings) or (("matrix",),)
+                    hint = "remove it, or use repeats for the same point with other seeds"
+                    repeated.append(Finding(places, f"is the same experiment as run {other}", hint))
                     break
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
@@ -276,18 +278,14 @@ def _batch(train: TrainConfig, world_size: int) -> tuple[int | None, int | None]
 
 def _digest(experiment: Mapping[str, Any], filled: Mapping[str, Any], point: Point) -> str:
     # The machine, environment variables and a command's own parameters count if an axis sets them: they are compared.
-    varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
+    varied = {}
+    for path, setting in ((s.path, s) for s in point.settings):
+        on_machine = path and (path[0] in ("env", "container") or (path[0] == "slurm" and path[-1] in _MACHINE))
+        if path is None or (setting.axis and on_machine):
+            varied[".".join(path or (setting.key,))] = setting.value
     command = {name: filled.get(name) for name in ("command", "launcher_options")}
     values = {name: value for name, value in {**experiment, **command, "varied": varied}.items() if value}
     return sha256(dumps(values, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
-
-
-def _varies(setting: AxisSetting) -> bool:
-    """Return whether the matrix compares a value that is otherwise not part of the experiment."""
-    path = setting.path
-    return path is None or (
-        setting.axis and (path[0] in ("env", "container") or (path[0] == "slurm" and path[-1] in _MACHINE))
-    )
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
@@ -318,12 +316,6 @@ def _at_origin(finding: Finding, origins: Origins) -> Finding:
     message = finding.message if is_named else f"{dotted(subject)}: {finding.message}"
     value = [origin for path, origin in origins.items() if len(path) > 1 and place[: len(origin)] == origin]
     return replace(finding, places=(place, *value, *finding.places), message=message)
-
-
-def _duplicate(point: Point, other: str) -> Finding:
-    places = tuple(setting.place for setting in point.settings) or (("matrix",),)
-    message = f"is the same experiment as run {other}"
-    return Finding(places, message, "remove it, or use repeats for the same point with other seeds")
 
 
 class SharedSections:

@@ -55,11 +55,6 @@ _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
     r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)", re.DOTALL
 )
-_DEFAULT: Final = re.compile(
-    r"""if\s+\[+\s+(?:-z\s+)?"?\$\{?(?P<name>\w+)\}?"?(?:\s+==?\s+"")?\s+\]+\s*;?\s*then\b"""
-    r"(?P<body>(?:\s*\w+=[^;\n]*[;\n])+)\s*fi"
-)
-"""A condition that sets variables which are empty."""
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq\s+(\d+)\s+(\d+)\)")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
 _RUN_VALUED: Final = ("name", "prefix", "cwd", "with", "extra", "group", "python")
@@ -112,9 +107,7 @@ def _take(draft: Draft, statement: Statement) -> None:
             draft.unclear += [(place, f"{line}: its path starts at the folder of this line now") for line in earlier]
             draft.folder = posixpath.normpath(posixpath.join(draft.folder, folder))
             draft.taken.append(place)
-    elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]) or (
-        words[-1] in ("--version", "-V") and "it only prints a version"
-    ):
+    elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]):
         draft.needless.append((place, f"{text}: {reason}"))
     else:
         _launch(draft, place, text)
@@ -136,12 +129,6 @@ def _take_block(draft: Draft, statement: Statement) -> None:
     match, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
     if match and document:
         draft.variables.values[match[1]] = draft.variables.filled(document["text"])
-        draft.taken.append(statement.place)
-        return
-    default = _DEFAULT.fullmatch(statement.text)
-    if default and re.fullmatch(r"(\$.*)?", draft.variables.values.get(default["name"], "")):
-        for inner in statements(default["body"], statement.line):
-            _take(draft, inner)
         draft.taken.append(statement.place)
         return
     loop = _FOR.fullmatch(statement.text)

@@ -345,10 +345,6 @@ class RunConfig(SpecSection):
         return self.train.model_dump(mode="json", exclude={"strategy"}) | sizes
 
 
-def _by_short_names(values: dict[str, Scalar | None]) -> dict[str, Scalar | None]:
-    return {name.rpartition(".")[2]: value for name, value in values.items()}
-
-
 class StageConfig(SpecSection):
     """A script that follows each completed run, as a job of its own."""
 
@@ -386,7 +382,9 @@ class Spec(RunConfig):
     loss_margin: Annotated[Real, Field(gt=0)] | None = None
     """[Margin](results.md#what-may-be-concluded) within which two held-out losses are equal. Default: 0.01 nats; of a
     script's own loss 0.3 % of the baseline's."""
-    baseline: Annotated[dict[str, Scalar | None], AfterValidator(_by_short_names)] = Field(default={})
+    baseline: Annotated[
+        dict[str, Scalar | None], AfterValidator(lambda axes: {key.rpartition(".")[2]: axes[key] for key in axes})
+    ] = Field(default={})
     """Axes and values of the condition to compare with, as `{zero_stage: 0}`
     ([default](results.md#what-is-compared))."""
     search: SearchConfig | None = None

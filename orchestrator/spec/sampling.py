@@ -162,14 +162,12 @@ def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: 
             for _ in range(number + 1):  # a new study begins with the first point of the sequence
                 values = spread.sample_relative(study, study.trials[-1], numeric)
         values = {**study.ask(space).params, **values}
-    return {name: _rounded(values[name], search, key) for key in search.parameters if (name := short_name(key))}
-
-
-def _rounded(value: Any, search: SearchConfig, key: str) -> Any:
-    kind, given = search.distribution(key)
-    if kind not in ("uniform", "log_uniform"):
-        return value
-    return min(max(float(f"{value:.{_DIGITS}g}"), given[0]), given[1])
+    for key in search.parameters:
+        kind, given = search.distribution(key)
+        if kind in ("uniform", "log_uniform"):
+            value = float(f"{values[short_name(key)]:.{_DIGITS}g}")
+            values[short_name(key)] = min(max(value, given[0]), given[1])
+    return {name: values[name] for name in space}
 
 
 def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:

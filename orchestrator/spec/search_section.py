@@ -66,10 +66,6 @@ def _figure(name: str) -> str:
 _Figure = Annotated[str, AfterValidator(_figure)]
 
 
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 def _hours(value: Any) -> Any:
     if isinstance(value, str) and (match := _BUDGET.fullmatch(value)):
         return float(match[1])
@@ -130,7 +126,9 @@ class SearchConfig(SpecSection):
     parallel: Positive = 8
     """Trials at a time, queued ones included."""
     objective: Annotated[
-        tuple[_Figure, ...], Field(min_length=1), BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])
+        tuple[_Figure, ...],
+        Field(min_length=1),
+        BeforeValidator(lambda v: (v,) if isinstance(v, str) else v, json_schema_input_type=str | tuple[str, ...]),
     ] = ("loss",)
     """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
     bounds: dict[_Figure, Annotated[Real, Field(gt=0)]] = Field(default={})

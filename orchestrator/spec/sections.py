@@ -301,20 +301,16 @@ class ForwardConfig(SpecSection):
 def _as_mapping(value: Any) -> Any:
     """`wandb`, `[wandb, mlflow]` and `{wandb: }` name tools without options."""
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list):
-        return {k: {} if v is None else v for k, v in value.items()} if isinstance(value, dict) else value
-    tools: dict[str, Any] = {}
-    for item in listed:
-        for name, options in (item if isinstance(item, dict) else {str(item): None}).items():
-            if name not in TOOLS:
-                hint = did_you_mean(str(name), TOOLS, "write [wandb, tensorboard], or a mapping with options")
-                raise Hint(f"{shorten(str(name), 40)} is not one of {', '.join(TOOLS)}", hint)
-            tools[name] = {} if options is None else options
-    return tools
+    named = dict.fromkeys(map(str, listed)) if isinstance(listed, list) else value
+    for name in named if isinstance(listed, list) else ():
+        if name not in TOOLS:
+            hint = did_you_mean(name, TOOLS, "write [wandb, tensorboard], or a mapping with options")
+            raise Hint(f"{shorten(name, 40)} is not one of {', '.join(TOOLS)}", hint)
+    return {k: {} if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
 
 
 Forward = Annotated[
     ForwardConfig,
-    BeforeValidator(_as_mapping, json_schema_input_type=_Tool | list[_Tool | ForwardConfig] | ForwardConfig),
+    BeforeValidator(_as_mapping, json_schema_input_type=_Tool | list[_Tool] | ForwardConfig),
 ]
 """The section in any of its forms."""

@@ -8,9 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
-_FORM: Final = re.compile(
-    r"\$\$(?=[A-Za-z_{(])|\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:[A-Za-z_]\w*|\{[^{}]*\}?|\())"
-)
+_FORM: Final = re.compile(r"\$\$(?=[\w{(])|\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:\w+|\{[^{}]*\}?|\())")
 """A dollar that is meant, as in `$$NAME`; a variable; and a form for a shell."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
+from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, find_shape, positions_of
 from dscampaign.orchestrator.errors import Finding
 
 from . import batch_size, conflicts
@@ -180,14 +180,6 @@ def _lanes(config: RunConfig) -> Iterator[Finding]:
 # The model and its tokenizer, without loading either
 
 
-def misspelt_name(name: str) -> str | None:
-    """Return the known model that a name means in another case, or without its owner."""
-    if find_shape(name) or Path(name).is_dir():
-        return None
-    plain = name.lower()
-    return next((model for model in SHAPES if plain in (model.lower(), model.lower().partition("/")[2])), None)
-
-
 def _model(train: TrainConfig) -> Iterator[Finding]:
     if isinstance(train.model, str):
         yield from _model_name(train.model, train)
@@ -231,9 +223,7 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
 
 def _model_name(name: str, train: TrainConfig) -> Iterator[Finding]:
     folder, hint = Path(name), "name the folder that save_pretrained() of the model writes"
-    if (meant := misspelt_name(name)) is not None:
-        yield Finding.at("train.model", f"there is no model {name}", f'did you mean "{meant}"?')
-    elif folder.is_dir() and not (folder / "config.json").exists():
+    if folder.is_dir() and not (folder / "config.json").exists():
         yield Finding.at("train.model", f"the folder has no config.json: {name}", hint)
     elif folder.is_absolute() and folder.is_file():
         yield Finding.at("train.model", f"is not a folder: {name}", hint)

@@ -13,7 +13,7 @@ from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
 
 CASES = Path(__file__).parents[2] / "cases" / "sbatch"
 SCRIPTS = sorted(CASES.glob("*.sbatch"))
-ONLY_A_SHELL = ("heredoc", "array_of_files", "loop_of_files")
+ONLY_A_SHELL = ("defaults", "heredoc", "array_of_files", "loop_of_files")
 """Their commands name a variable whose value only a shell finds, and the error says so."""
 
 

@@ -181,7 +181,12 @@ def test_a_name_that_no_file_can_have_is_an_error() -> None:
         ("matrix: {train: {lr: [1, 2]}}", "matrix.train", "expected a list of values", "write train.lr"),
         ("chdir: /x", "chdir", "unknown field", 'did you mean "workdir"?'),
         ("env: {CUDA_VISIBLE_DEVICES: 0,1}", "env.1", "'1' is not a valid variable name", "use letters, digits"),
-        ("command: cd a && b.py", "command", "contains &&", "write `workdir: a`, and start the command with"),
+        (
+            "command: cd a && b.py",
+            "command",
+            "contains &&",
+            "lines before the script belong in `setup`, a folder in `workdir`",
+        ),
         ("command: OMP_NUM_THREADS=1 b.py", "command", "starts with OMP_", "write `env: {OMP_NUM_THREADS: 1}`"),
         ("command: mpirun b.py", "command", "mpirun is not a Python script", "start with a Python script"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
-from dscampaign.orchestrator.spec.validate import check, misspelt_name, remarks
+from dscampaign.orchestrator.spec.validate import check, remarks
 
 
 def findings(model: Any, tokenizer: str | None = "bytes", **train: Any) -> list[Finding]:
@@ -21,22 +21,6 @@ def test_a_model_has_a_type_and_a_vocabulary_for_its_tokens() -> None:
     (finding,) = findings({"model_type": "gpt2", "vocab_size": 256})
     assert "less than the 257 tokens" in finding.message
     assert findings({"model_type": "gpt2", "vocab_size": "auto"}) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("opt-125m", "facebook/opt-125m"),
-        ("meta-llama/llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
-        ("facebook/opt-66b", None),
-        ("meta-llama/Llama-3.2-1B-Instruct", None),
-        ("distilgpt2", None),
-        ("EleutherAI/pythia-70m", None),
-        ("gpt2", None),
-    ],
-)
-def test_a_misspelt_name(name: str, meant: str | None) -> None:
-    assert misspelt_name(name) == meant
 
 
 def test_a_missing_tokenizer_or_configuration(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_what_only_a_shell_expands_is_refused(tmp_path: Path, text: str, field: 
         ('train.py --out="${SCRATCH}/x"', "${SCRATCH}"),
         ('train.py --lr "${lr}"', "${lr}"),
         ("train.py --host $(hostname)", "$("),
+        ("train.py --stage $2", "$2"),
         ("[train.py, --out, $SCRATCH/x]", "$SCRATCH"),
         ('[train.py, --out, "${SCRATCH}/x"]', "${SCRATCH}"),
     ],
