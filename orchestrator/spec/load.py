@@ -21,8 +21,10 @@ from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
+from .slurm_section import SlurmConfig
 from .texts import filled, secret_in
 from .texts import findings as findings_in
+from .validate import option_findings
 from .wrong_values import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
@@ -85,6 +87,9 @@ def runs_of_text(
         findings += stage_findings(spec, runs) if spec.then and not findings else []
     except ValidationError as error:
         findings += _news(validation_findings(error, data), findings)
+        if isinstance(slurm := data.get("slurm"), dict):
+            options = {name: slurm[name] for name in slurm if name.replace("-", "_") not in SlurmConfig.model_fields}
+            findings += _news(option_findings(options), findings)
     except InvalidSpec as error:
         findings += _news(error.findings, findings)
     if findings or spec is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, find_shape, positions_of
 from dscampaign.orchestrator.errors import Finding
@@ -129,13 +129,18 @@ def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
 
 def _slurm(config: RunConfig) -> Iterator[Finding]:
     slurm = config.slurm
-    for name, value in (slurm.model_extra or {}).items():
-        if problem := option_problem(name, value):
-            yield Finding((("slurm", name),), *problem, at_key=True)
+    yield from option_findings(slurm.model_extra or {})
     if (delay_s := slurm.signal_delay_s) >= slurm.time_min * 60:
         message = f"signal_delay_s {delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
         hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
         yield Finding.at("slurm.signal_delay_s slurm.time", message, hint)
+
+
+def option_findings(options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find the errors in options of sbatch that have no field of their own."""
+    for name, value in options.items():
+        if problem := option_problem(name, value):
+            yield Finding((("slurm", name),), *problem, at_key=True)
 
 
 def _gpus(config: RunConfig) -> Iterator[Finding]:

@@ -72,7 +72,12 @@ def test_all_wrong_fields_come_at_once_then_all_that_contradict_each_other(write
         retries: 3
         """
     found = write.problems(text)
-    assert [(line, field) for line, field, _ in found] == [(1, "name"), (4, "slurm.time"), (14, "retries")]
+    assert [(line, field) for line, field, _ in found] == [
+        (1, "name"),
+        (3, "slurm.partitoin"),
+        (4, "slurm.time"),
+        (14, "retries"),
+    ]
     found = write.problems(
         text.replace("two words", "two").replace("4h", "4:00:00").replace("retries: 3", "repeats: 3")
     )
