@@ -192,25 +192,18 @@ class FsdpEngine(TorchEngine):
         (loss / self._config.accumulation).backward()
 
     def _update(self) -> None:
-        self._norm = self._clip()
-        self.optimizer.step()
-
-    def _clip(self) -> Tensor:
-        """Clip the gradients and return their norm over all ranks before that.
-
-        PyTorch's own function communicates on the device of the parts, and NCCL cannot use host memory.
-        """
+        limit = self._config.grad_clip or torch.inf
         if self._config.offload != "full":
-            norm = nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip or torch.inf)
-            return norm.full_tensor() if isinstance(norm, DTensor) else norm
-        grads = [p.grad.to_local() for p in self._parameters if isinstance(p.grad, DTensor)]
-        squared = nn.utils.get_total_norm(grads).to(self.device) ** 2
-        dist.all_reduce(squared)
-        norm = squared.sqrt()
-        if self._config.grad_clip:
-            factor = torch.clamp(self._config.grad_clip / (norm + 1e-6), max=1.0)
+            norm = nn.utils.clip_grad_norm_(self._parameters, limit)
+            self._norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        else:  # that function communicates on the device of the parts, and NCCL cannot use host memory
+            grads = [p.grad.to_local() for p in self._parameters if isinstance(p.grad, DTensor)]
+            squared = nn.utils.get_total_norm(grads).to(self.device) ** 2
+            dist.all_reduce(squared)
+            self._norm = squared.sqrt()
+            factor = torch.clamp(limit / (self._norm + 1e-6), max=1.0)
             torch._foreach_mul_(grads, factor.to(grads[0].device))
-        return norm
+        self.optimizer.step()
 
     def save_checkpoint(self, save_dir: str, tag: str, client_state: Mapping[str, Any], **_latest: object) -> None:
         """Write this rank's parts to ``save_dir/tag``, as plain tensors: PyTorch's own format needs code to be read."""

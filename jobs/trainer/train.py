@@ -7,13 +7,12 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dscampaign.jobs import report
 from dscampaign.jobs.shared import allocator, checkpoint_retention
@@ -40,6 +39,10 @@ from .model import build_model
 from .sampling import evaluation_batches, training_batches
 from .saving import restore, save
 from .search import search
+
+_WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.OVERRIDEABLE]
+"""Attention of evaluations. Without gradients cuDNN's gives no statistics, and compiled code that expects them ends
+with a TypeError (PyTorch 2.11)."""
 
 
 def main() -> None:
@@ -133,7 +136,7 @@ def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job,
         return
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.train(mode=False)
-    with report.phase("eval"), torch.no_grad(), without_cudnn_attention():
+    with report.phase("eval"), torch.no_grad(), sdpa_kernel(_WITHOUT_CUDNN):
         for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
             count = (targets != IGNORED_TARGET).sum()
             loss = engine(inputs, targets).double()
@@ -145,21 +148,6 @@ def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job,
     report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
     if job.rank == 0 and checkpoint_retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
         checkpoint_retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)
-
-
-@contextmanager
-def without_cudnn_attention() -> Iterator[None]:
-    """Leave attention to the other kernels.
-
-    Without gradients cuDNN's gives no statistics, and compiled code that expects them ends with a TypeError (PyTorch
-    2.11).
-    """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def target_step(config: TrainerConfig, data: Data) -> int:

@@ -66,7 +66,10 @@ def _drawn(
     with torch.no_grad():
         for owner, module in _children_first(model, model):
             module.to_empty(device=torch.device("cpu"), recurse=False)
-            _mark(module)
+            for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
+                if (mark := _mark_of(tensor)) is not None:
+                    for end in (0, -1):
+                        tensor.detach()[(end,) * tensor.ndim] = mark
             owner._init_weights(module)  # noqa: SLF001 - what Transformers calls for each module
             if partition:
                 partition.add(module)
@@ -82,13 +85,6 @@ def _children_first(module: nn.Module, owner: PreTrainedModel) -> Iterator[tuple
     for child in module.children():
         yield from _children_first(child, child if isinstance(child, PreTrainedModel) else owner)
     yield owner, module
-
-
-def _mark(module: nn.Module) -> None:
-    for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
-        if (mark := _mark_of(tensor)) is not None:
-            for end in (0, -1):
-                tensor.detach()[(end,) * tensor.ndim] = mark
 
 
 def _require_drawn(tensors: Iterator[Tensor]) -> None:
