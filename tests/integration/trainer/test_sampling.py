@@ -1,6 +1,8 @@
-"""Sample order: of seed and step alone."""
+"""Sample order and learning rate: of seed and step alone."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ import torch
 from dscampaign.jobs.trainer.data import Samples
 from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.sampling import _load, rank_micro_batches, step_samples
+from dscampaign.jobs.trainer.train import learning_rate
+from dscampaign.tests.integration.trainer.attempts import train_config
 
 
 def test_an_epoch_sees_every_sample_once() -> None:
@@ -49,3 +53,23 @@ def test_micro_batches_of_all_ranks_are_the_step(world_size: int, micro_batch: i
     shares = [rank_micro_batches(samples, rank, world_size, micro_batch) for rank in range(world_size)]
     assert shares[0].shape == (8 // (world_size * micro_batch), micro_batch)
     assert np.concatenate([share.ravel() for share in shares]).tolist() == samples.tolist()
+
+
+def rates(steps: int, **changes: Any) -> list[float]:
+    config = train_config(**{"lr": 1.0, "warmup_steps": 0, "min_lr_ratio": 0.0, **changes})
+    return [learning_rate(config, step, steps) for step in range(1, steps + 1)]
+
+
+def test_warmup_ends_at_the_full_rate() -> None:
+    assert rates(6, schedule="constant", warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_cosine_is_half_way_in_the_middle() -> None:
+    found = rates(10, schedule="cosine")
+    assert found[0] == 1.0
+    assert found[5] == pytest.approx(0.5)
+    assert found == sorted(found, reverse=True)
+
+
+def test_floor() -> None:
+    assert rates(4, schedule="linear", min_lr_ratio=0.2) == pytest.approx([1.0, 0.8, 0.6, 0.4])
