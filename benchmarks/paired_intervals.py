@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -37,13 +36,7 @@ class Packed(Simulated):
 
     starts_s: Mapping[int, float] = field(default_factory=dict)
     run_s: float = 60.0
-
-    @property
-    def counted(self) -> tuple[SimpleNamespace, ...]:
-        """Its repeats."""
-        spans = self.spans_s
-        alike = {"hosts": (), "tries": 1}
-        return tuple(SimpleNamespace(repeat=n, shared_job=f"1_{n}", span_s=spans[n], **alike) for n in spans)
+    job: str = "1_{}"
 
     @property
     def spans_s(self) -> dict[int, tuple[float, float]]:

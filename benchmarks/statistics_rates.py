@@ -8,7 +8,7 @@ It takes minutes; `results/statistics_rates.txt` is what it prints.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -36,19 +36,31 @@ class Simulated:
     held_out: list[tuple[int, float]]
     says_tokens: bool = True
     own_loss: bool = False
-    devices: tuple[str, ...] = ()
+    devices: dict[str, list[str]] = field(default_factory=dict)
     neighbours: float = 0.0
+    job: str = ""
 
     @property
     def counted(self) -> tuple[SimpleNamespace, ...]:
-        """Its repeats, each in a job of its own."""
-        alike = {"shared_job": "", "hosts": (), "tries": 1}
-        return tuple(SimpleNamespace(repeat=number, span_s=span_s, **alike) for number, span_s in self.spans_s.items())
+        """Its repeats."""
+        losses = dict(self.held_out)
+        return tuple(
+            SimpleNamespace(
+                repeat=number,
+                span_s=span_s,
+                loss=SimpleNamespace(held_out=losses.get(number)),
+                variables=(),
+                shared_job=self.job.format(number),
+                hosts=(),
+                tries=1,
+            )
+            for number, span_s in self.spans_s.items()
+        )
 
     @property
-    def inherited(self) -> dict[str, Any]:
-        """No variables."""
-        return {}
+    def learned(self) -> tuple[SimpleNamespace, ...]:
+        """All of them."""
+        return self.counted
 
     @property
     def spans_s(self) -> dict[int, tuple[float, float]]:

@@ -28,7 +28,7 @@ from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest
 from dscampaign.orchestrator.report.measure.cost import Cost, FailedAttempt
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.page.data import PARTS, RUN_FIELDS
+from dscampaign.orchestrator.report.page.data import RUN_FIELDS
 from dscampaign.orchestrator.settings import Setting
 
 Fields = dict[str, Any]
@@ -180,25 +180,23 @@ def _report() -> Fields:
         "proven": dict[str, bool], "mem_reserved_gb": list[float], "loss": list[LossTest],
     }
     run = {
-        **_of(MeasuredRun, [*RUN_FIELDS, "params", *PARTS]),
+        **_of(MeasuredRun, RUN_FIELDS),
         "software": dict[str, Any], "forwarded": dict[str, Any], "remarks": list[str],
         "nodes": list[str], "machines": dict[str, Any], "mfu_inputs": dict[str, Any],
     }
     parts = {"conditions": _list(_part("Condition", condition)), "effects": _list(_part("Effect", effect))}
-    times = _part("TimeToLoss", {"condition": str, "loss": float, "seconds": float | None})
     return {
         "campaign": str, **_COUNTS, "workloads": _list(_part("Workload", {**_recommendation(), **parts})),
-        "time_to_loss": _list(times), "cost": Cost, "runs": _list(_part("Run", run)),
+        "cost": Cost, "runs": _list(_part("Run", run)),
         "failures": list[FailedAttempt],
     }
 
 
 def _comparison() -> Fields:
-    loss = {**_of(LossTest), "difference": float | None}
     one = {
         "shared": str, "left": str, "right": str, "step_time": Estimate | None, "times_left": float | None,
         "configuration": _list(_part("Difference", {"field": str, "left": str, "right": str})),
-        "order": str | None, "among": int, **_PAIRING, "loss": _part("Loss", loss), "figures": dict[str, list[str]],
+        "order": str | None, "among": int, **_PAIRING, "loss": LossTest, "figures": dict[str, list[str]],
         "verdict": list[str], "checks": list[LimitCheck],
     }
     alone = _part("OnlyIn", {"campaign": str, "conditions": list[str]})

@@ -182,7 +182,7 @@ def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
     sentences = [(clean(one.workload.name), clean(one.answer.sentence)) for one in several]
     if found and several:
         looks = looks_of(found)
-        chart = charts.trade_off(several[0], looks) or charts.speeds(several[0], looks)
+        chart = charts.trade_off(several[0], looks)
     return {
         "sentence": " ".join(f"{name}: {text}" if name and len(several) > 1 else text for name, text in sentences),
         "effort": found.effort if found else "",

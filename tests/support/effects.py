@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dscampaign.orchestrator.report.compare.sensitivity import (
     Sensitivity,
-    change_in_words,
     loss_effect,
     memory_effect,
-    proofs,
     speed_effect,
 )
 
@@ -16,9 +14,8 @@ def effect_line(change: Sensitivity) -> str:
     """`zero_stage 1 → 2: 1.20 × the speed, -1.0 GB, equal held-out loss (a → b)`."""
     memory = memory_effect(change)
     effects = [speed_effect(change), "" if memory == "the same memory" else memory, loss_effect(change)]
-    proven = proofs(change)
-    sure = proven.get("speed", proven.get("loss", True))
+    sure = change.proofs.get("speed", change.proofs.get("loss", True))
     (before, after), *more = change.pairs
     pairs = f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
     pairs += "" if sure else "; not proven"
-    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."
+    return f"{change.change}: {', '.join(filter(None, effects))} ({pairs})."

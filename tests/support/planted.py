@@ -19,6 +19,7 @@ from dscampaign.db.records import SUBMITTING, CampaignRow, NewAttempt, NewRun, R
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
+from dscampaign.orchestrator.report.measure.flags import remarks_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
@@ -329,3 +330,8 @@ def planted(tmp_path: Path) -> Iterator[Plant]:
 
     yield facts
     store.close()
+
+
+def flags_of(run: MeasuredRun) -> list[str]:
+    """Return the remarks on a run's figures, a sentence each."""
+    return list(remarks_of(run).values())

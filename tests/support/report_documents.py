@@ -63,7 +63,6 @@ COMMON_FIELDS: Final = {
 }  # fmt: skip
 PER_WORKLOAD: Final = {
     "loss": {"loss (nats)", "optimizer steps"},
-    "speed": {"tokens/s; points are repeats"},
-    "memory": {"GB, highest of any rank"},
+    "speed_memory": {"tokens/s", "memory of a GPU (GB)"},
 }
 """Figures of each workload, with the words of their axes."""

@@ -10,15 +10,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Final
 
 from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.formatting import count, duration, loss_number
 from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metric, OverRepeats
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
-from .conditions import LEAST_NEIGHBOURS, Condition, circumstances, few_repeats, unlike
+from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
+from .conditions import Condition, circumstances, few_repeats, unlike
 from .ranking import (
     best_learners,
     change_text,
@@ -36,9 +35,6 @@ from .reasons import Reason, Why, reasons_text
 from .statistics import Estimate, LossTest, Standing, estimate
 from .wording import loss_gap
 from .workloads import common_loss, ignored, learning_axes, seconds_to_loss
-
-_ROUNDING: Final = 1e-5
-"""Of a loss: two ways to compute the same training differ by less, two trainings by more."""
 
 
 @dataclass(frozen=True)
@@ -123,59 +119,26 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     lead = Objective.LOSS if loss_leads else by or Objective.SPEED
     out = {one.condition.name: reason for one in comparisons if (reason := unfit(one, lead))}
     fit = [one for one in comparisons if one.condition.name not in out]
-    figure = _figure(lead, fit)
+    figure = _figure(lead, fit, comparisons)
     scored = fit if lead in (Objective.SPEED, Objective.LOSS) else _scored(figure, fit)
     scores = {one.condition.name: one for one in scored if one.speed or lead is Objective.LOSS}
-    lacking = Reason(Why.NOT_MEASURED, detail=figure.label)
-    out |= {one.condition.name: lacking for one in fit if one.condition.name not in scores}
     left = [one for one in fit if one.condition.name in scores]
+    out |= {one.condition.name: Reason(Why.NOT_MEASURED, detail=figure.label) for one in fit if one not in left}
     remarks = tuple(_remarks(comparisons))
     if not left:
         none = tuple(Row(one, Standing.OUT, why=out[one.condition.name]) for one in comparisons)
-        return Answer(lead, _nothing({row.condition.title: row.why for row in none if row.why}), none, remarks=remarks)
-    ranking = _Ranking(lead, figure, comparisons, left, scores, out)
-    chosen, fastest, learner = ranking.chosen, ranking.fastest, ranking.learner
-    undecided = by is None and lead is Objective.SPEED and learner is not fastest
-    ahead = None if undecided or lead is not Objective.SPEED else faster_out(chosen, comparisons, out)
-    doubts = tuple(ranking.doubts(ahead))
-    rows = ranking.rows(undecided=undecided, doubtful=bool(doubts))
-    claim = _undecided(fastest, learner) if undecided else ranking.claim(rows, doubts, ahead)
-    reasons = [one for one in doubts if not (undecided and one.code is Why.VARIES)] or ([ahead] if ahead else [])
-    return Answer(
-        lead=lead,
-        sentence=_sentence(claim, reasons),
-        rows=(*rows, *ranking.rows_out()),
-        chosen=None if undecided else chosen.condition,
-        fastest=fastest.condition if fastest.speed else None,
-        learner=learner.condition,
-        doubts=doubts,
-        remarks=remarks,
-    )
+        return Answer(lead, _nothing(none), none, remarks=remarks)
+    return _Ranking(lead, by is None, figure, comparisons, left, scores, out).answer(remarks)
 
 
-def _name(condition: Condition) -> str:
-    """Return the title, with a change that retries made to all conditions alike."""
-    run = condition.counted[0]
-    change = run.changes or f"micro-batch {run.micro_batch}"
-    return f"{condition.title} ({change})" if change_text(run) else condition.title
-
-
-def _figure(lead: Objective, fit: Sequence[BaselineComparison]) -> Metric:
-    """Return the measure of an objective; the loss of `time-to-loss` is a level that all of these reach."""
-    if lead is not Objective.TIME_TO_LOSS:
-        return METRICS[_FIGURES[lead]]
-    target = common_loss([one.condition for one in fit]) or math.nan
-    of = partial(seconds_to_loss, target=target)
-    label = f"time to a loss of {loss_number(target, 3)}"
-    return Metric(lead, of, OverRepeats.MEDIAN, duration, better=Better.LOWER, label=label)
-
-
-_FIGURES: Final = {
-    Objective.SPEED: "tokens_per_s",
-    Objective.LOSS: "final_loss",
-    Objective.MEMORY: "mem_reserved_gb",
-    Objective.ENERGY: "j_per_token",
-}
+def _figure(lead: Objective, fit: Sequence[BaselineComparison], comparisons: Sequence[BaselineComparison]) -> Metric:
+    """Return the measure of an objective; the loss of `time-to-loss` is a level that all fit conditions reach."""
+    if lead is Objective.TIME_TO_LOSS:
+        target = common_loss([one.condition for one in fit]) or math.nan
+        of, label = partial(seconds_to_loss, target=target), f"time to a loss of {loss_number(target, 3)}"
+        return Metric(lead, of, OverRepeats.MEDIAN, duration, better=Better.LOWER, label=label)
+    names = {Objective.SPEED: "tokens_per_s", Objective.MEMORY: "mem_reserved_gb", Objective.ENERGY: "j_per_token"}
+    return METRICS[names.get(lead) or ("held_out" if comparisons[0].in_held_out else "final_loss")]
 
 
 def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
@@ -186,8 +149,8 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
         known = {n: value for n, value in values.items() if value is not None and math.isfinite(value) and value > 0}
         if known and len(known) == len(values):
             scores = {n: value if figure.better is Better.HIGHER else 1.0 / value for n, value in known.items()}
-            speeds, blocks = tuple(scores.values()), {block: scores[block[0]] for block in one.blocks}
-            scored.append(replace(one, speeds=speeds, speed=estimate(speeds), blocks=blocks, spent=0.0))
+            blocks = {block: scores[block[0]] for block in one.blocks}
+            scored.append(replace(one, speeds=tuple(scores.values()), blocks=blocks, spent=0.0))
     return scored
 
 
@@ -196,11 +159,13 @@ class _Ranking:
     """The conditions that may be chosen.
 
     Attributes:
+        is_open: no objective is set.
         scores: by name; of other objectives than speed and loss, a score of each repeat is in place of its speed.
         out: the reasons against the other conditions.
     """
 
     lead: Objective
+    is_open: bool
     figure: Metric
     comparisons: Sequence[BaselineComparison]
     left: Sequence[BaselineComparison]
@@ -212,7 +177,7 @@ class _Ranking:
         if self.lead is Objective.SPEED:
             return fastest_of(self.left)
         if self.lead is Objective.LOSS:
-            alike = [one for one in self.left if _learns_like(one, self._lowest)]
+            alike = [one for one in self.left if self._learns_like_the_lowest(one)]
             return fastest_of(alike, self.lead) if all(one.speed for one in alike) else self._lowest
         scores = list(self.scores.values())
         able = {one.condition.name for one in scores if not any(faster(other, one) for other in scores)}
@@ -221,6 +186,11 @@ class _Ranking:
     @cached_property
     def _lowest(self) -> BaselineComparison:
         return min(self.left, key=median_loss)
+
+    def _learns_like_the_lowest(self, one: BaselineComparison) -> bool:
+        """Return whether it is shown to learn as well, or differs by rounding only: two trainings differ by more."""
+        same = one is self._lowest or compare_losses(one, self._lowest).verdict is Standing.EQUAL
+        return same or math.isclose(median_loss(one), median_loss(self._lowest), rel_tol=1e-5)
 
     @cached_property
     def fastest(self) -> BaselineComparison:
@@ -232,13 +202,49 @@ class _Ranking:
             return fastest_of(best_learners(self.left, self.fastest))
         return self._lowest if self.lead is Objective.LOSS else self.chosen
 
-    def rows(self, *, undecided: bool, doubtful: bool) -> list[Row]:
+    @cached_property
+    def undecided(self) -> bool:
+        return self.is_open and self.lead is Objective.SPEED and self.learner is not self.fastest
+
+    @cached_property
+    def ahead(self) -> Reason | None:
+        """A faster condition that is out."""
+        speed_leads = self.lead is Objective.SPEED and not self.undecided
+        return faster_out(self.chosen, self.comparisons, self.out) if speed_leads else None
+
+    def answer(self, remarks: tuple[Reason, ...]) -> Answer:
+        doubts = tuple(self._doubts())
+        rows = self._rows(doubtful=bool(doubts))
+        if self.undecided:
+            fastest, learner = self.fastest.condition.title, self.learner.condition.title
+            claim = f"Fastest: {fastest}; lowest loss: {learner}. Choose by speed or loss"
+        else:
+            claim = self._claim(rows, doubts)
+        shown = [one for one in doubts if not (self.undecided and one.code is Why.VARIES)]
+        shown = shown or ([self.ahead] if self.ahead else [])
+        if shown and shown[0].code is Why.DIFFERENT_CODE:
+            sentence = f"Code differs: {claim}."
+        else:
+            sentence = f"{claim}; {reasons_text(shown[:1], short=True)}." if shown else f"{claim}."
+        others = sorted((one for one in self.comparisons if one.condition.name in self.out), key=pace, reverse=True)
+        return Answer(
+            lead=self.lead,
+            sentence=sentence,
+            rows=(*rows, *(self._row(one, Standing.OUT, self.out[one.condition.name]) for one in others)),
+            chosen=None if self.undecided else self.chosen.condition,
+            fastest=self.fastest.condition if self.fastest.speed else None,
+            learner=self.learner.condition,
+            doubts=doubts,
+            remarks=remarks,
+        )
+
+    def _rows(self, *, doubtful: bool) -> list[Row]:
         def score(one: BaselineComparison) -> float:
             return median_loss(one) if self.lead is Objective.LOSS else -pace(self.scores[one.condition.name])
 
         others = sorted((one for one in self.left if one is not self.chosen), key=score)
         rows = [self._row(one, self._verdict(one)) for one in (self.chosen, *others)]
-        if undecided:
+        if self.undecided:
             apart = {self.fastest.condition.name: Standing.FASTEST, self.learner.condition.name: Standing.LOWEST_LOSS}
             rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
             rows.sort(key=lambda row: row.condition.name not in apart)
@@ -246,19 +252,14 @@ class _Ranking:
             rows[0] = replace(rows[0], verdict=Standing.FIRST)
         return rows
 
-    def rows_out(self) -> list[Row]:
-        others = sorted((one for one in self.comparisons if one.condition.name in self.out), key=pace, reverse=True)
-        return [replace(self._row(one, Standing.OUT), why=self.out[one.condition.name], figure="") for one in others]
-
-    def _row(self, one: BaselineComparison, verdict: Standing) -> Row:
+    def _row(self, one: BaselineComparison, verdict: Standing, why: Reason | None = None) -> Row:
         loss = compare_losses(one, self.chosen) if self.lead is Objective.LOSS else None
-        return Row(one, verdict, times_as_fast(one, self.chosen), loss, self._figure_text(one))
+        figure = "" if why else self._figure_text(one)
+        return Row(one, verdict, times_as_fast(one, self.chosen), loss, figure, why)
 
     def _figure_text(self, one: BaselineComparison) -> str:
-        if self.lead is Objective.SPEED:
-            return speed_text(one)
-        if self.lead is Objective.LOSS:
-            return f"{loss_number(median_loss(one))}{one.loss_unit}" if one.losses else ""
+        if self.figure.name in METRICS:
+            return one.condition.text(self.figure.name)
         median = estimate([value for run in one.condition.counted if (value := self.figure.of(run)) is not None])
         return self.figure.text(median.value) if median else ""
 
@@ -274,16 +275,16 @@ class _Ranking:
     def _order(self, one: BaselineComparison) -> Standing:
         return compare_speeds(self.scores[one.condition.name], self.scores[self.chosen.condition.name])
 
-    def doubts(self, ahead: Reason | None) -> Iterator[Reason]:
+    def _doubts(self) -> Iterator[Reason]:
         conditions = [one.condition for one in self.comparisons]
         if code := mixed_code((run.name, run.code) for one in conditions for run in one.counted):
             yield Reason(Why.DIFFERENT_CODE, detail=code)
         if waiting := [one.title for one in conditions if is_unfinished(one)]:
             yield Reason(Why.PROVISIONAL, tuple(waiting))
-        yield from self._loss_doubts() if self.lead is Objective.LOSS else self._speed_doubts(ahead)
+        yield from self._loss_doubts() if self.lead is Objective.LOSS else self._speed_doubts()
         yield from circumstances(self.chosen.condition, [one.condition for one in self.left])
 
-    def _speed_doubts(self, ahead: Reason | None) -> Iterator[Reason]:
+    def _speed_doubts(self) -> Iterator[Reason]:
         if few := few_repeats([one.condition for one in self.left], losses=False):
             yield few
             return
@@ -291,8 +292,8 @@ class _Ranking:
         if unsure:
             yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
             return
-        if ahead and ahead.code is Why.FASTER_UNPROVEN:
-            yield ahead
+        if self.ahead and self.ahead.code is Why.FASTER_UNPROVEN:
+            yield self.ahead
         if may_be_worse(self.chosen):
             loss = self.chosen.loss
             most = loss.difference.high if loss.difference else None
@@ -303,17 +304,18 @@ class _Ranking:
             yield Reason(Why.VARIES, tuple(unclear), detail=good)
 
     def _loss_doubts(self) -> Iterator[Reason]:
-        others = [one for one in self.left if one is not self.chosen]
-        known = (Standing.WORSE, Standing.EQUAL)
-        unclear = [one.condition for one in others if compare_losses(one, self.chosen).verdict not in known]
+        tests = [(one.condition, compare_losses(one, self.chosen)) for one in self.left if one is not self.chosen]
+        unclear = [one for one, test in tests if test.verdict not in (Standing.WORSE, Standing.EQUAL)]
         if unclear:
             few = few_repeats([self.chosen.condition, *unclear], losses=True)
             yield few or Reason(Why.VARIES, tuple(one.title for one in unclear), detail="good")
 
-    def claim(self, rows: Sequence[Row], doubts: Sequence[Reason], ahead: Reason | None) -> str:
-        doubt, title = doubts[0].code if doubts else None, _name(self.chosen.condition)
+    def _claim(self, rows: Sequence[Row], doubts: Sequence[Reason]) -> str:
+        run, title = self.chosen.condition.counted[0], self.chosen.condition.title
+        title += f" ({run.changes or f'micro-batch {run.micro_batch}'})" if change_text(run) else ""  # of all alike
+        doubt = doubts[0].code if doubts else None
         start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
-        if ahead and doubt in (None, ahead.code) and len(rows) > 1:
+        if self.ahead and doubt in (None, self.ahead.code) and len(rows) > 1:
             verb = f"{title} looks" if doubts else f"{start}:"
             return f"{verb} fastest of {len(rows)} comparable (of {len(self.comparisons)})"
         if doubt is Why.VARIES and (self.lead is not Objective.LOSS or self.chosen is self.learner):
@@ -324,73 +326,45 @@ class _Ranking:
         chosen, tied = self.chosen, [row.comparison for row in rows if row.verdict is Standing.EQUAL]
         if len(rows) == 1:
             return "no alternative qualifies"
-        if self.lead is Objective.LOSS and chosen is self.learner:
-            return f"lowest {chosen.loss_is} loss"
         if self.lead is Objective.LOSS:
             same = sum(row.verdict in (Standing.EQUAL, Standing.SLOWER) for row in rows)
-            return f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
+            alike = f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
+            return f"lowest {chosen.loss_is} loss" if chosen is self.learner else alike
         if self.lead is not Objective.SPEED:
             return f"least {self.figure.label}, {rows[0].figure}"
         if tied:
             least = ", least memory" if needs_least(chosen, tied) else ""
             return f"as fast as {count(len(tied), 'other')}{least}"
-        return _beside_baseline(chosen) or f"the fastest of {len(rows)}"
-
-
-def _beside_baseline(chosen: BaselineComparison) -> str:
-    if chosen.is_baseline or not chosen.times_baseline:
-        return ""
-    same = ", same loss" if chosen.loss.verdict is Standing.EQUAL else ""
-    return f"{chosen.times_baseline.value:.2f} × the baseline's speed{same}"
-
-
-def _learns_like(one: BaselineComparison, lowest: BaselineComparison) -> bool:
-    """Return whether it is shown to learn as well as the lowest, or differs by rounding only."""
-    same = one is lowest or compare_losses(one, lowest).verdict is Standing.EQUAL
-    return same or math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
+        if chosen.is_baseline or not chosen.times_baseline:
+            return f"the fastest of {len(rows)}"
+        same_loss = ", same loss" if chosen.loss.verdict is Standing.EQUAL else ""
+        return f"{chosen.times_baseline.value:.2f} × the baseline's speed{same_loss}"
 
 
 def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
     if change := next((text for one in comparisons for run in one.condition.counted if (text := change_text(run))), ""):
         yield Reason(Why.ALIKE, detail=change)
-    beside = [one.condition.neighbours for one in comparisons if one.condition.counted]
-    if beside and min(beside) >= LEAST_NEIGHBOURS > max(beside) - min(beside):  # more differ: see `circumstances`
-        yield Reason(Why.SHARED_NODE, number=sum(beside) / len(beside))
     for axis in ignored(run for one in comparisons for run in one.condition.runs):
         yield Reason(Why.IGNORED, (axis,))
 
 
-def _undecided(fastest: BaselineComparison, learner: BaselineComparison) -> str:
-    return f"Fastest: {fastest.condition.title}; lowest loss: {learner.condition.title}. Choose by speed or loss"
-
-
-def _sentence(claim: str, doubts: Sequence[Reason]) -> str:
-    if not doubts:
-        return f"{claim}."
-    if doubts[0].code is Why.DIFFERENT_CODE:
-        return f"Code differs: {claim}."
-    return f"{claim}; {reasons_text(doubts[:1], short=True)}."
-
-
-def _nothing(reasons: Mapping[str, Reason]) -> str:
-    codes = {reason.code for reason in reasons.values()}
+def _nothing(rows: Sequence[Row]) -> str:
+    reasons = [row.why for row in rows if row.why]
+    codes = {reason.code for reason in reasons}
     if not codes:
         return "No run has results yet."
-    left = {title: reason for title, reason in reasons.items() if reason.code is Why.NOT_MEASURED}
-    if len(left) == 1 and codes == {Why.NOT_MEASURED, Why.ENDED}:
-        [(title, why)] = left.items()
-        return f"{title} is the only one that completed; its {reasons_text([why], short=True)}."
-    sizes = [reason.number for reason in reasons.values() if reason.number is not None]
+    left = [row for row in rows if row.why and row.why.code is Why.NOT_MEASURED]
+    if len(left) == 1 and codes == {Why.NOT_MEASURED, Why.ENDED} and left[0].why:
+        return f"{left[0].condition.title} is the only one that completed; its {left[0].why.label}."
+    sizes = [reason.number for reason in reasons if reason.number is not None]
     if codes == {Why.CHANGED} and sizes:
         return f"Nothing can be recommended: retries changed sizes; set `micro_batch: {min(sizes):.0f}` for all."
     if len(codes) > 1:
         return "Nothing can be recommended; each condition has a reason against it."
-    against = _WITHOUT.get(*codes) or reasons_text([*reasons.values()], short=Why.NOT_MEASURED in codes)
+    without = {
+        Why.UNFINISHED: "no condition is finished",
+        Why.ENDED: "no condition completed",
+        Why.SCREENED: "all conditions were screened out",
+    }
+    against = without.get(*codes) or reasons_text(reasons, short=Why.NOT_MEASURED in codes)
     return f"Nothing can be recommended: {against}."
-
-
-_WITHOUT: Final = {
-    Why.UNFINISHED: "no condition is finished",
-    Why.ENDED: "no condition completed",
-    Why.SCREENED: "all conditions were screened out",
-}

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from dscampaign.orchestrator.formatting import short_number
 
@@ -15,47 +16,62 @@ from .statistics import LEAST_REPEATS, Estimate, LossTest, Standing, estimate, l
 from .wording import interval
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BaselineComparison:
     """A condition beside the baseline.
 
     Attributes:
-        in_tokens: speeds are tokens per second; steps per second if a repeat of the workload reports no tokens.
-        speeds: of each of its repeats.
-        blocks: speeds by block, if its runs formed blocks that differ; else empty.
-        paired_by: what made blocks, if it is compared with the baseline within them: ``job`` or ``round``; else "".
-        spent: degrees of freedom that each comparison within blocks gives up.
-        times_baseline: speed as a multiple of the baseline's.
-        times_unpaired: the same without pairs of the same block; None if there are no pairs.
-        losses: number of the repeat, and its compared loss (nats).
-        loss_is: the kind of loss: ``held-out`` or ``final training``.
-        more_memory: reserved memory beyond the baseline's, as a part of it; None for the baseline itself.
+        speeds: of each of its repeats: tokens per second, or steps per second if a repeat of the workload has no
+            tokens.
+        in_tokens, in_held_out: whether speeds are of tokens, and whether losses are on held-out text.
         among: comparisons made with a condition of the workload.
         given_margin: the spec's margin for equal losses, if set.
+        blocks: speeds by block, if its runs formed blocks that differ; else empty.
+        blocks_by: what made blocks: ``job`` or ``round``.
+        spent: degrees of freedom that each comparison within blocks gives up.
+        baseline: None for the baseline itself.
     """
 
     condition: Condition
-    is_baseline: bool
-    in_tokens: bool
     speeds: tuple[float, ...]
-    speed: Estimate | None
-    times_baseline: Estimate | None
-    order: Standing
-    loss: LossTest
-    losses: tuple[tuple[int, float], ...]
-    loss_is: str
-    more_memory: float | None
-    among: int = 1
-    given_margin: float | None = None
+    in_tokens: bool
+    in_held_out: bool
+    among: int
+    given_margin: float | None
     blocks: Mapping[Block, float] = field(default_factory=dict)
-    paired_by: str = ""
+    blocks_by: str = ""
     spent: float = 0.0
-    times_unpaired: Estimate | None = None
+    baseline: BaselineComparison | None = None
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the baseline."""
+        return self.baseline is None
+
+    @cached_property
+    def speed(self) -> Estimate | None:
+        """The median of its speeds."""
+        return estimate(self.speeds)
 
     @property
     def speed_unit(self) -> str:
         """The unit of speeds."""
         return "tokens/s" if self.in_tokens else "steps/s"
+
+    @cached_property
+    def paired_by(self) -> str:
+        """What made blocks, if it is compared with the baseline within them; else ""."""
+        return self.blocks_by if self.baseline and by_block([self, self.baseline])[1] is not None else ""
+
+    @cached_property
+    def times_baseline(self) -> Estimate | None:
+        """The speed as a multiple of the baseline's."""
+        return times_as_fast(self, self.baseline or self)
+
+    @property
+    def times_unpaired(self) -> Estimate | None:
+        """The same without pairs of the same block; None if there are no pairs."""
+        return ratio(self.speeds, self.baseline.speeds, self.among) if self.baseline and self.paired_by else None
 
     @property
     def paired_width(self) -> float | None:
@@ -63,6 +79,43 @@ class BaselineComparison:
         both = (self.times_baseline, self.times_unpaired) if self.paired_by else ()
         widths = [math.log(one.ends[1] / one.ends[0]) for one in both if one and one.ends]
         return widths[0] / widths[1] if len(widths) > 1 and widths[1] else None
+
+    @cached_property
+    def order(self) -> Standing:
+        """Whether it is faster than the baseline."""
+        if not self.baseline:
+            return Standing.EQUAL
+        by_chance = unlike(self.condition, self.baseline.condition)
+        return Standing.NOT_PROVEN if by_chance else compare_speeds(self, self.baseline)
+
+    @cached_property
+    def losses(self) -> list[tuple[int, float]]:
+        """Number of the repeat, and its compared loss (nats)."""
+        learned = [(run.repeat, run.loss) for run in self.condition.learned]
+        both = ((repeat, loss.held_out if self.in_held_out else loss.final) for repeat, loss in learned)
+        return [(repeat, loss) for repeat, loss in both if loss is not None]
+
+    @cached_property
+    def loss(self) -> LossTest:
+        """The test of its losses against the baseline's."""
+        baseline = self.baseline or self
+        test, counted = compare_losses(self, baseline), self.condition.counted
+        if self.is_baseline and counted:
+            none = estimate([0.0] * (len(self.losses) or len(counted)))
+            worse = test.verdict == Standing.WORSE
+            return test if worse else LossTest(Standing.EQUAL, none, test.margin, no_worse=True)
+        both = (self.condition, baseline.condition)
+        without = next((one for one in both if not one.counted), None)
+        if test.reason and without:
+            return replace(test, reason=f"no run of {without.name} counts")
+        unsure = test.difference is not None and test.difference.low is None
+        few = few_repeats(both, losses=True) if unsure else None
+        return replace(test, reason=few.text) if few else test
+
+    @property
+    def loss_is(self) -> str:
+        """The kind of compared losses."""
+        return "held-out" if self.in_held_out else "final training"
 
     @property
     def loss_unit(self) -> str:
@@ -73,6 +126,13 @@ class BaselineComparison:
     def loss_heading(self) -> str:
         """The heading of differences of losses: `Δ held-out loss (nats)`."""
         return f"Δ {self.loss_is.split()[0]} loss{self.loss_unit and ' (nats)'}"
+
+    @property
+    def more_memory(self) -> float | None:
+        """Reserved memory beyond the baseline's, as a part of it; None for the baseline itself."""
+        own = self.condition.value("mem_reserved_gb")
+        other = self.baseline.condition.value("mem_reserved_gb") if self.baseline else None
+        return own / other - 1 if own is not None and other else None
 
 
 def speed_text(one: BaselineComparison) -> str:
@@ -122,7 +182,7 @@ def pairing_text(compared: Sequence[BaselineComparison]) -> str:
 
 def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
     """Return the test of a condition's losses against another condition's in the baseline's place."""
-    own = one.condition.own_loss
+    own = one.condition.own_loss or other.condition.own_loss
     margin = loss_margin([loss for _, loss in other.losses], one.given_margin, own=own)
     return loss_test(one.losses, other.losses, margin, one.among)
 
@@ -130,78 +190,21 @@ def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTe
 def compare_to_baseline(
     conditions: Sequence[Condition], baseline: Condition, margin: float | None = None, among: int | None = None
 ) -> list[BaselineComparison]:
-    """Return all conditions of a workload beside its baseline, in their order.
+    """Return all conditions of a workload beside its baseline, which is one of them, in their order.
 
     Args:
         margin: the spec's margin for equal losses, if set.
         among: comparisons made together; by default the comparisons with the baseline.
     """
-    held_out = any(condition.held_out for condition in conditions)
+    in_held_out = any(run.loss.held_out is not None for one in conditions for run in one.learned)
     in_tokens = all(condition.says_tokens for condition in conditions)
     among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
     blocks = blocks_of(conditions, in_tokens=in_tokens)
-    comparisons = []
-    for condition in conditions:
-        speeds = tuple(speed for _, speed in condition.speeds(in_tokens=in_tokens))
-        comparisons.append(
-            BaselineComparison(
-                condition=condition,
-                is_baseline=condition is baseline,
-                in_tokens=in_tokens,
-                speeds=speeds,
-                speed=estimate(speeds),
-                times_baseline=None,
-                order=Standing.EQUAL,
-                loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
-                losses=tuple(_losses(condition, held_out=held_out)),
-                loss_is="held-out" if held_out else "final training",
-                more_memory=None if condition is baseline else _more_memory(condition, baseline),
-                among=among,
-                given_margin=margin,
-                blocks=blocks.speeds.get(condition.name, {}) if blocks else {},
-                spent=blocks.spent if blocks else 0.0,
-            )
-        )
-    beside = next((one for one in comparisons if one.is_baseline), None)
-    return [_beside(one, beside, blocks.by if blocks else "") if beside else one for one in comparisons]
 
+    def compared(one: Condition, beside: BaselineComparison | None) -> BaselineComparison:
+        own = (blocks.speeds.get(one.name, {}), blocks.by, blocks.spent) if blocks else ({}, "", 0.0)
+        speeds = tuple(speed for _, speed in one.speeds(in_tokens=in_tokens))
+        return BaselineComparison(one, speeds, in_tokens, in_held_out, among, margin, *own, beside)
 
-def _beside(one: BaselineComparison, baseline: BaselineComparison, block: str) -> BaselineComparison:
-    if one.is_baseline:
-        return replace(one, times_baseline=times_as_fast(one, baseline))
-    is_paired = by_block([one, baseline])[1] is not None
-    by_chance = unlike(one.condition, baseline.condition)
-    return replace(
-        one,
-        paired_by=block if is_paired else "",
-        times_baseline=times_as_fast(one, baseline),
-        times_unpaired=ratio(one.speeds, baseline.speeds, one.among) if is_paired else None,
-        order=Standing.NOT_PROVEN if by_chance else compare_speeds(one, baseline),
-    )
-
-
-def _loss(condition: Condition, baseline: Condition, *, held_out: bool, among: int, margin: float | None) -> LossTest:
-    losses, beside = (_losses(one, held_out=held_out) for one in (condition, baseline))
-    margin = loss_margin([loss for _, loss in beside], margin, own=condition.own_loss or baseline.own_loss)
-    test = loss_test(losses, beside, margin, among)
-    if condition is baseline and condition.counted:
-        none = estimate([0.0] * (len(losses) or len(condition.counted)))
-        worse = test.verdict == Standing.WORSE
-        return test if worse else LossTest(Standing.EQUAL, none, margin, no_worse=True)
-    without = next((one for one in (condition, baseline) if not one.counted), None)
-    if test.reason and without:
-        return replace(test, reason=f"no run of {without.name} counts")
-    unsure = test.difference is not None and test.difference.low is None
-    few = few_repeats((condition, baseline), losses=True) if unsure else None
-    return replace(test, reason=few.text) if few else test
-
-
-def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:
-    if held_out:
-        return condition.held_out
-    return [(run.repeat, run.loss.final) for run in condition.learned if run.loss.final is not None]
-
-
-def _more_memory(condition: Condition, baseline: Condition) -> float | None:
-    own, other = condition.value("mem_reserved_gb"), baseline.value("mem_reserved_gb")
-    return own / other - 1 if own is not None and other else None
+    beside = compared(baseline, None)
+    return [beside if one is baseline else compared(one, beside) for one in conditions]

@@ -19,9 +19,6 @@ from .statistics import LEAST_REPEATS, fisher, student
 Block = tuple[int, str]
 """The number of the repeat, and its job or its nodes."""
 
-JOB: Final = "job"
-ROUND: Final = "round"
-
 DRIFT: Final = 0.02
 """Chance at which equal blocks seem to differ (F test): pairs chosen because they agree by luck are too sure."""
 
@@ -75,7 +72,7 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | N
     for (name, block, _, speed), faster in zip(runs, drift, strict=True):
         speeds.setdefault(name, {})[block] = speed / float(np.exp(faster))
     packed = all(run.shared_job for one in conditions for run in one.counted)
-    return Blocks(JOB if packed else ROUND, speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0)
+    return Blocks("job" if packed else "round", speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0)
 
 
 def _place(run: MeasuredRun, *, in_turn: bool) -> str:
@@ -89,8 +86,8 @@ def _ran_in_turn(conditions: Iterable[Condition]) -> bool:
     Else repeats ran side by side.
     """
     rounds: dict[int, list[tuple[float, float]]] = {}
-    for number, span_s in (item for one in conditions for item in one.spans_s.items()):
-        rounds.setdefault(number, []).append(span_s)
+    for run in (run for one in conditions for run in one.counted):
+        rounds.setdefault(run.repeat, []).extend([run.span_s] if run.span_s else [])
     ordered = [tuple(zip(*rounds[number], strict=True)) for number in sorted(rounds)]
     return len(ordered) > 1 and all(
         max(*starts, min(ends)) <= min(later) for (starts, ends), (later, _) in pairwise(ordered)

@@ -12,11 +12,10 @@ from typing import Any, Final, TypeVar
 
 from dscampaign.db.states import UNSETTLED_RUN
 from dscampaign.orchestrator.campaign.titles import Candidate, matching, titles_of, unambiguous
-from dscampaign.orchestrator.errors import UserError, did_you_mean
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.measure.timing import Timing
 
 from .reasons import Reason, Why
 from .statistics import LEAST_REPEATS, Estimate, estimate
@@ -32,24 +31,11 @@ LEAST_LOSSES: Final = 5
 LIBRARIES: Final = ("deepspeed", "torch", "transformers", "accelerate")
 """Software whose versions may name a condition."""
 
-_BY_PATH: Final = ("python", "container.image")
-"""Axes that name software by its path."""
-
-_ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "local", "ranks_per_node")
-"""Sections of a configuration that may change the speed, beside the trainer's and Slurm's."""
-
-_SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
-"""Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
-
 _DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node", "gpus_per_run")
 """Of Slurm: what decides on which devices a job trains."""
 
 
-LEAST_NEIGHBOURS: Final = 0.5
-"""How many more runs on a node, on average, may change the time of a step."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Condition:
     """A point of the matrix with its repeats, in order; named after the first, without the repeat's number.
 
@@ -61,11 +47,6 @@ class Condition:
     params: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...]
     title: str
-
-    @property
-    def key(self) -> str:
-        """The same for conditions with the same parameters, in whichever campaign."""
-        return key_of(self.params)
 
     @cached_property
     def counted(self) -> tuple[MeasuredRun, ...]:
@@ -87,17 +68,9 @@ class Condition:
         timings = [(run.repeat, run.timing) for run in self.counted if run.timing]
         if in_tokens:
             return [(repeat, timing.tokens_per_s) for repeat, timing in timings if timing.tokens_per_s]
-        return [(repeat, _steps_per_s(timing)) for repeat, timing in timings if timing.step_s > 0]
-
-    @property
-    def spans_s(self) -> dict[int, tuple[float, float]]:
-        """Start and end of each counted repeat."""
-        return {run.repeat: run.span_s for run in self.counted if run.span_s}
-
-    @property
-    def held_out(self) -> list[tuple[int, float]]:
-        """Repeat and held-out loss of each counted repeat that was evaluated."""
-        return [(run.repeat, run.loss.held_out) for run in self.learned if run.loss.held_out is not None]
+        # The window's steps by its time; by the median if times are between lines, which may hold other work.
+        times = [(repeat, timing.step_s if timing.by_clock else timing.mean_s) for repeat, timing in timings]
+        return [(repeat, 1.0 / step_s) for repeat, step_s in times if step_s > 0]
 
     @property
     def own_loss(self) -> bool:
@@ -105,19 +78,18 @@ class Condition:
         return any(run.own_loss for run in self.runs)
 
     @cached_property
-    def devices(self) -> tuple[str, ...]:
-        """The kinds of devices of counted repeats, as far as known; several if repeats differ."""
-        return tuple(dict.fromkeys(kind for run in self.counted if (kind := _devices(run))))
+    def devices(self) -> dict[str, list[str]]:
+        """The names of counted repeats by the kind of their devices, if it is known; several if repeats differ."""
+        named: dict[str, list[str]] = {}
+        for run in self.counted:
+            if run.device_names:
+                named.setdefault(" and ".join(sorted(run.device_names)), []).append(run.name)
+        return named
 
     @cached_property
     def neighbours(self) -> float:
         """How many other runs trained beside its counted repeats at a time, on average."""
         return sum(run.neighbours for run in self.counted) / max(1, len(self.counted))
-
-    @cached_property
-    def inherited(self) -> dict[str, Mapping[str, str]]:
-        """The distinct environments that counted repeats inherited, see `MeasuredRun.variables`, by their text."""
-        return {key_of(each): each for run in self.counted for each in run.variables}
 
     @cached_property
     def software(self) -> dict[str, str]:
@@ -128,12 +100,6 @@ class Condition:
     def heeds_config(self) -> bool:
         """Whether the DeepSpeed configuration made for it is known to have been read: a user's script may not."""
         return any(not run.own_loss or run.read_config for run in self.runs)
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the loss of every counted repeat stayed a number, as far as is known."""
-        losses = [loss for run in self.counted for loss in (run.loss.final, run.loss.held_out) if loss is not None]
-        return all(map(math.isfinite, losses))
 
     @property
     def ranks(self) -> int:
@@ -190,15 +156,6 @@ def losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
     return finite if len({loss for _, loss in finite}) >= LEAST_LOSSES else ()
 
 
-def _steps_per_s(timing: Timing) -> float:
-    """Return the window's steps by its time; by the median if times are between lines, which may hold other work."""
-    return 1.0 / (timing.step_s if timing.by_clock else timing.mean_s)
-
-
-def _devices(run: MeasuredRun) -> str:
-    return " and ".join(sorted(run.device_names))
-
-
 def key_of(value: Any) -> str:
     """Return the same text for equal values, in any order of their fields."""
     return json.dumps(value, sort_keys=True, default=str)
@@ -210,13 +167,6 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
     for item in items:
         groups.setdefault(key_of(key(item)), []).append(item)
     return list(groups.values())
-
-
-def environment_key(condition: Condition) -> dict[str, Any]:
-    """Everything besides the trainer's fields that may change a condition's speed: its script, software and machine."""
-    run = condition.runs[0]
-    machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
-    return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
 
 
 def unlike(one: Condition, other: Condition) -> bool:
@@ -232,30 +182,29 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Rea
     variables = {one.title: differ for one in compared if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in variables.values() for name in several}):
         yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *variables])), detail=some(names, 4))
-    if beside := [one for one in compared if abs(first.neighbours - one.neighbours) >= LEAST_NEIGHBOURS]:
+    if beside := [one for one in compared if abs(first.neighbours - one.neighbours) >= 0.5]:
         numbers = some([f"{one.title}: {one.neighbours:.1f}" for one in (first, *beside)], 4)
         yield Reason(Why.NEIGHBOURS, detail=numbers)
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
     """Return the names of inherited variables that differ and that no spec sets; different set-ups may."""
-    both = {**one.inherited, **other.inherited}
-    if len(both) < 2:
+    environments = [each for condition in (one, other) for run in condition.counted for each in run.variables]
+    if not environments:
         return set()
     configs = [each.runs[0].config for each in (one, other)]
     set_ups = [[(config.get(place) or {}).get("setup") or [] for place in ("slurm", "local")] for config in configs]
     if set_ups[0] != set_ups[1]:
         return set()
-    own_env = {name for config in configs for name in config.get("env") or ()}
-    names = {name for each in both.values() for name in each} - own_env
-    return {name for name in names if len({each.get(name) for each in both.values()}) > 1}
+    own = {name for config in configs for name in config.get("env") or ()}
+    names = {name for each in environments for name in each} - own
+    return {name for name in names if len({each.get(name) for each in environments}) > 1}
 
 
 def _unlike_devices(one: Condition, other: Condition) -> bool:
     """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
-    kinds = {*one.devices, *other.devices}
-    if len(kinds) < 2 or max(len(one.devices), len(other.devices)) > 1:
-        return len(kinds) > 1
+    if len({**one.devices, **other.devices}) < 2 or max(len(one.devices), len(other.devices)) > 1:
+        return max(len(one.devices), len(other.devices)) > 1
     asked = [[each.runs[0].slurm.get(name) for name in _DEVICES] for each in (one, other)]
     return asked[0] == asked[1]
 
@@ -264,10 +213,9 @@ def _devices_text(conditions: Iterable[Condition]) -> str:
     """Return the devices of each condition, or repeat if they differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
     names: dict[str, dict[str, None]] = {}
     for one in conditions:
-        for run in one.counted:
-            if kind := _devices(run):
-                names.setdefault(kind, {})[run.name if len(one.devices) > 1 else one.name] = None
-    return ", ".join(f"{kind} ({some(list(runs_of_kind), 2)})" for kind, runs_of_kind in names.items())
+        for kind, repeats in one.devices.items():
+            names.setdefault(kind, {}).update(dict.fromkeys(repeats if len(one.devices) > 1 else [one.name]))
+    return ", ".join(f"{kind} ({some(list(named), 2)})" for kind, named in names.items())
 
 
 def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | None:
@@ -279,17 +227,11 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     few = [one for one in conditions if len(one.learned if losses else one.counted) < LEAST_REPEATS]
     if not few:
         return None
-    alike = tuple(one.title for one in few if len(one.counted) >= LEAST_REPEATS)
-    if alike:
-        return Reason(Why.IDENTICAL, alike)
-    lacking = [one for one in few if len(one.runs) < LEAST_REPEATS]
-    if lacking:
-        from dscampaign.orchestrator.spec.trials import trial_number  # what it loads takes half a second
-
-        least = min(len(one.runs) for one in lacking)
-        field = "repeats" if trial_number(lacking[0].runs[0].name) is None else "search.confirm.repeats"
-        titles, unit = tuple(one.title for one in lacking), " run" if least == 1 else " runs"
-        return Reason(Why.FEW_RUNS, titles, least, unit, detail=field)
+    if alike := [one.title for one in few if len(one.counted) >= LEAST_REPEATS]:
+        return Reason(Why.IDENTICAL, tuple(alike))
+    if lacking := {one.title: len(one.runs) for one in few if len(one.runs) < LEAST_REPEATS}:
+        least = min(lacking.values())
+        return Reason(Why.FEW_RUNS, tuple(lacking), least, unit=" run" if least == 1 else " runs")
     detail = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
     return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
 
@@ -305,27 +247,24 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 
 
+def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
+    """Return the title of each condition: versions that differ stand in place of the paths of environments."""
+    software = {name: _software(runs) for name, runs in groups.items()}
+    differing = [name for name in LIBRARIES if len({own[name] for own in software.values() if name in own}) > 1]
+    params = {
+        name: {**runs[0].params, **{each: software[name][each] for each in differing if each in software[name]}}
+        for name, runs in groups.items()
+    }
+    by_path = ("python", "container.image")
+    plain = {name: {axis: own[axis] for axis in own if axis not in by_path} for name, own in params.items()}
+    return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params)
+
+
 def _software(runs: Iterable[MeasuredRun]) -> dict[str, str]:
     by_library: dict[str, dict[str, None]] = {}
     for name, version in (item for run in runs for item in run.software.items()):
         by_library.setdefault(name, {})[version] = None
     return {name: "/".join(versions) for name, versions in by_library.items()}
-
-
-def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
-    """Return the title of each condition: versions that differ stand in place of the paths of environments."""
-    software = {name: _software(runs) for name, runs in groups.items()}
-    known = {library: {own[library] for own in software.values() if library in own} for library in LIBRARIES}
-    differing = [library for library, versions in known.items() if len(versions) > 1]
-    params = {
-        name: {
-            **runs[0].params,
-            **{library: software[name][library] for library in differing if library in software[name]},
-        }
-        for name, runs in groups.items()
-    }
-    plain = {name: {axis: own[axis] for axis in own if axis not in _BY_PATH} for name, own in params.items()}
-    return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params)
 
 
 def find_condition(word: str, conditions: Sequence[Condition]) -> tuple[Condition, str] | None:
@@ -347,9 +286,7 @@ def condition_named(word: str, conditions: Sequence[Condition], campaign: str) -
     """Return the condition of this name, or of this repeat; raises UserError for none or several."""
     if found := find_condition(word, conditions):
         return found[0]
-    names = [one.name for one in conditions]
-    hint = did_you_mean(word, names, f"one of: {some(names, 8)}")
-    raise UserError(f"no condition named {word} in {campaign}", hint)
+    raise UserError(f"no condition named {word} in {campaign}", f"one of: {some([one.name for one in conditions], 8)}")
 
 
 def baseline_of(
@@ -365,7 +302,8 @@ def baseline_of(
         if name == each.name:
             return each, "named by --baseline"
     ready = [each for each in conditions if each.counted] or list(conditions)
-    ready = [each for each in ready if each.is_finite] or ready
+    losses = {each: [loss or 0.0 for r in each.counted for loss in (r.loss.final, r.loss.held_out)] for each in ready}
+    ready = [each for each in ready if all(map(math.isfinite, losses[each]))] or ready
     ready = [each for each in ready if all(run.counts or run.state in UNSETTLED_RUN for run in each.runs)] or ready
     matching = [each for each in conditions if of_spec and of_spec.items() <= each.params.items()]
     if chosen := next((each for each in ready if each in matching), None):

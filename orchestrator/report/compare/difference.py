@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -14,19 +12,17 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.selection import RunCounts, find, find_run, find_runs
 from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
-from dscampaign.orchestrator.commands import typed
-from dscampaign.orchestrator.errors import UserError, did_you_mean
-from dscampaign.orchestrator.formatting import flat_fields, html_table, some, words
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import flat_fields, html_table, words
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
-from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .baseline import BaselineComparison, compare_to_baseline, pairing_text
-from .conditions import ALIKE, Condition, circumstances, conditions_of, find_condition
+from .conditions import ALIKE, Condition, circumstances, conditions_of, find_condition, key_of
 from .ranking import infeasible
 from .statistics import Estimate
-from .wording import change, difference_text, intervals, loss_verdict, size_text
+from .wording import change, difference_text, field_text, intervals, loss_verdict
 
 MISSING: Final = "–"
 
@@ -37,9 +33,6 @@ _COMPARED: Final = (
 """Figures that a comparison shows."""
 
 _USAGE: Final = "`campaign compare [NAME] A B`"
-
-_Conditions = Callable[[str], list[Condition]]
-"""Reads the conditions of a campaign."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +105,23 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     if len(words) == 2 and set(words) <= campaigns.keys():
         return _compare_campaigns(conditions, campaigns[words[0]], campaigns[words[1]])
     if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
-        raise _lacks_the_other(conditions, campaigns, words)
+        raise UserError(f"{words[0]} is a campaign, and {words[1]} is none", _USAGE)
     named = find(store, words[-3] if words[:-2] else None) if words[:-2] or len(campaigns) == 1 else None
     if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
         margin = named.provenance.get("loss_margin")
-        compared = (compare(*pair, margin=margin, among=len(pairs)) for pair in pairs.values())
-        parted = tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True))
+        parted = tuple(
+            replace(compare(*pair, margin=margin, among=len(pairs)), shared=shared) for shared, pair in pairs.items()
+        )
         return ComparedOperands(parted, campaigns=(named,))
-    (home, left), (other, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
+
+    def operand(word: str) -> tuple[str, Condition]:
+        home, _, rest = word.partition("/")
+        if rest and home in campaigns:
+            return home, _titled(_named(store, rest, conditions(home), home), home)
+        home = named.name if named else find_runs(store, [word])[0].name
+        return home, _named(store, word, conditions(home), home)
+
+    (home, left), (other, right) = map(operand, words[-2:])
     one = compare(left, right, margin=campaigns[home].provenance.get("loss_margin"))
     return ComparedOperands((one,), campaigns=tuple(campaigns[name] for name in dict.fromkeys((home, other))))
 
@@ -134,15 +136,6 @@ def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> d
                 side[SEPARATOR.join(part for part in parts if part != value)] = replace(one, title=value)
     left, right = sides
     return {shared: (one, right[shared]) for shared, one in left.items() if shared in right}
-
-
-def _lacks_the_other(conditions: _Conditions, campaigns: Iterable[str], words: Sequence[str]) -> UserError:
-    """Return the error for a campaign and a name: the second operand is missing, or the name is misspelt."""
-    first, word = words
-    if _found(word, conditions(first)):
-        return UserError(f"compare {word} of {first} with what?", f"`{typed('compare', *words, 'OTHER')}`")
-    names = [name for name in campaigns if name != first] + [condition.name for condition in conditions(first)]
-    return UserError(f"no campaign or run named {word}", did_you_mean(word, names, f"one of: {some(names, 8)}"))
 
 
 def compare(left: Condition, right: Condition, *, margin: float | None = None, among: int = 1) -> Comparison:
@@ -161,8 +154,8 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the fields in which two configurations differ, with dots in the names of nested ones."""
-    one, other = dict(flat_fields(left)), dict(flat_fields(right))
-    texts = ((name, _text(one.get(name)), _text(other.get(name))) for name in sorted({*one, *other}))
+    one, other = ({name: field_text(value) for name, value in flat_fields(side)} for side in (left, right))
+    texts = ((name, one.get(name) or MISSING, other.get(name) or MISSING) for name in sorted({*one, *other}))
     yield from (row for row in texts if row[1] != row[2])
 
 
@@ -190,10 +183,8 @@ def verdict(one: Comparison) -> list[str]:
     shown += (f"{reason.text[0].upper()}{reason.text[1:]}." for reason in circumstances(one.left, [one.right]))
     for side in sides:
         shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))
-    apart = ""
-    if (gap := result.loss.difference) and gap.value:
-        by = size_text(result.loss, result.loss_unit)
-        apart = f"{right} is {'lower' if gap.value < 0 else 'higher'} by {by}{result.loss_unit}: "
+    gap, unit = result.loss.difference, result.loss_unit
+    apart = f"{right} {difference_text(result.loss, unit)}{unit} beside {left}: " if gap and gap.value else ""
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
 
@@ -218,59 +209,33 @@ def _code(condition: Condition) -> str:
     return ", ".join(dict.fromkeys(run.code for run in condition.runs if run.code))
 
 
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-        return shlex.join(value)  # a command, as one would type it
-    if value is None or isinstance(value, str):
-        return MISSING if value is None else value
-    return json.dumps(value, default=str, ensure_ascii=False)
-
-
-def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
-    both = [conditions(row.name) for row in (left, right)]
-    keys = [{one.key: one for one in each} for each in both]
-    shared = [key for key in keys[0] if key in keys[1]]
+def _compare_campaigns(
+    conditions: Callable[[str], list[Condition]], left: CampaignRow, right: CampaignRow
+) -> ComparedOperands:
+    ours, theirs = ({key_of(one.params): one for one in conditions(row.name)} for row in (left, right))
+    shared = [key for key in ours if key in theirs]
     if not shared:
         raise UserError(f"{left.name} and {right.name} have no condition with the same parameters")
     margin = left.provenance.get("loss_margin")
     compared = tuple(
-        compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name), margin=margin, among=len(shared))
+        compare(_titled(ours[key], left.name), _titled(theirs[key], right.name), margin=margin, among=len(shared))
         for key in shared
     )
-    names = [tuple(one.name for one in each if one.key not in shared) for each in both]
-    alone = tuple((row.name, own) for row, own in zip((left, right), names, strict=True) if own)
-    return ComparedOperands(compared, alone, (left, right))
+    sides = ((left.name, ours), (right.name, theirs))
+    names = ((name, tuple(one.name for key, one in side.items() if key not in shared)) for name, side in sides)
+    return ComparedOperands(compared, tuple((name, own) for name, own in names if own), (left, right))
 
 
 def _titled(condition: Condition, campaign: str) -> Condition:
     return replace(condition, name=f"{campaign}/{condition.name}", title=f"{condition.title} ({campaign})")
 
 
-def _condition(
-    store: Store, word: str, conditions: _Conditions, campaigns: Container[str], first_campaign: CampaignRow | None
-) -> tuple[str, Condition]:
-    campaign, _, rest = word.partition("/")
-    if rest and campaign in campaigns:
-        return campaign, _titled(_named(store, rest, conditions(campaign), campaign), campaign)
-    home = first_campaign.name if first_campaign else find_runs(store, [word])[0].name
-    return home, _named(store, word, conditions(home), home)
-
-
 def _named(store: Store, word: str, conditions: Sequence[Condition], campaign: str) -> Condition:
-    if match := _found(word, conditions):
-        return match
-    _, row = find_run(store, [campaign, word])  # by its job
-    return next(_alone(one, run) for one in conditions for run in one.runs if run.id == row.id)
-
-
-def _found(word: str, conditions: Sequence[Condition]) -> Condition | None:
-    if not (match := find_condition(word, conditions)):
-        return None
-    condition, name = match
-    return next(
-        (_alone(condition, r, name) for r in condition.runs if name == f"{condition.name}-r{r.repeat}"), condition
-    )
-
-
-def _alone(condition: Condition, run: MeasuredRun, name: str = "") -> Condition:
-    return replace(condition, name=name or run.name, title=name or run.name, runs=(run,))
+    if match := find_condition(word, conditions):
+        condition, name = match
+        alone = next((run for run in condition.runs if name == f"{condition.name}-r{run.repeat}"), None)
+    else:
+        _, row = find_run(store, [campaign, word])  # by its job
+        condition, alone = next((one, run) for one in conditions for run in one.runs if run.id == row.id)
+        name = row.name
+    return replace(condition, name=name, title=name, runs=(alone,)) if alone else condition

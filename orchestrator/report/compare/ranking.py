@@ -34,7 +34,11 @@ _FAILED: Final = {"crash": "crashed", "deterministic": "crashed", "diverged": "d
 
 def unfit(one: BaselineComparison, lead: Objective = Objective.SPEED) -> Reason | None:
     """Return the reason that a condition may not be chosen; if loss leads, a higher loss is no reason."""
-    return infeasible(one.condition) or (_unlearned(one) if lead is Objective.LOSS else _unequal(one))
+    if (reason := infeasible(one.condition)) or lead is not Objective.LOSS:
+        return reason or _unequal(one)
+    if not all(math.isfinite(loss) for _, loss in one.losses):
+        return Reason(Why.LOSS_NOT_FINITE)
+    return None if one.losses else Reason(Why.NO_LOSSES, (one.condition.title,))
 
 
 def infeasible(condition: Condition) -> Reason | None:
@@ -87,13 +91,6 @@ def _strained(condition: Condition) -> Reason | None:
     return Reason(Why.OVERFLOW) if any(run.quality.skipped_steps for run in condition.runs) else None
 
 
-def _unlearned(one: BaselineComparison) -> Reason | None:
-    """Return the reason that a condition has no loss to rank by."""
-    if not all(math.isfinite(loss) for _, loss in one.losses):
-        return Reason(Why.LOSS_NOT_FINITE)
-    return None if one.losses else Reason(Why.NO_LOSSES, (one.condition.title,))
-
-
 def _unequal(one: BaselineComparison) -> Reason | None:
     """Return the reason that a condition may learn worse than the baseline; learning better is fine."""
     test = one.loss
@@ -101,8 +98,7 @@ def _unequal(one: BaselineComparison) -> Reason | None:
         return None
     if test.difference is None:
         return Reason(Why.LOSS_NOT_FINITE if test.verdict is Standing.WORSE else Why.NO_LOSSES, (one.condition.title,))
-    looks_worse = test.difference.value > test.margin or test.verdict is Standing.WORSE
-    if not looks_worse:
+    if test.difference.value <= test.margin and test.verdict is not Standing.WORSE:
         return None
     code = Why.LOSS_WORSE if test.verdict is Standing.WORSE else Why.LOSS_UNPROVEN
     return Reason(code, number=test.difference.value, unit=one.loss_unit, detail=one.loss_is)

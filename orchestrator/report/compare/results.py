@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
@@ -20,9 +19,9 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline, pairing_text
-from .conditions import Condition, condition_named, conditions_of, grouped
+from .conditions import Condition, condition_named, conditions_of
 from .wording import intervals
-from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
+from .workloads import Workload, workloads_of
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.search import SearchState
@@ -67,14 +66,12 @@ class WorkloadResults:
 class Results:
     """All data of a report; the runs are in the order of the matrix.
 
-    `times` are, of conditions that differ in their batch, a loss that all reach, and the median of the seconds of
-    training until then; None if a repeat did not reach it. Screening runs and trials count only in the cost.
+    Screening runs and trials count only in the cost.
     """
 
     campaign: CampaignRow
     runs: tuple[MeasuredRun, ...]
     workloads: tuple[WorkloadResults, ...]
-    times: tuple[tuple[Condition, float, float | None], ...]
     cost: Cost
     objective: Objective | None = None
     search: SearchState | None = None
@@ -105,12 +102,6 @@ class Results:
         """The unit of attempts' time."""
         return "GPU-hours" if any(run.on_gpus for run in self.runs) else "rank-hours"
 
-    @property
-    def only_cpus(self) -> bool:
-        """Whether all runs with a known device trained on CPUs."""
-        with_device = [run for run in self.runs if run.device_names]
-        return bool(with_device) and all(run.on_cpus for run in with_device)
-
 
 def results_of(
     campaign: CampaignRow,
@@ -135,31 +126,13 @@ def results_of(
     for one in workloads:
         beside = tuple(compare_to_baseline(one.conditions, one.baseline, campaign.provenance.get("loss_margin")))
         compared.append(WorkloadResults(one, beside, answer(beside, by)))
-    times = tuple(_times(workloads))
-    return Results(campaign, full, tuple(compared), times, _sum(full, before), by, search, tuple(follow_ups))
+    return Results(campaign, full, tuple(compared), _sum(full, before), by, search, tuple(follow_ups))
 
 
-def _times(workloads: Sequence[Workload]) -> Iterator[tuple[Condition, float, float | None]]:
-    """Yield the times to a loss that all reach, for workloads of the trainer that differ in their batch and steps."""
-    candidates = [one for one in workloads if any(condition.counted for condition in one.conditions)]
-    candidates = [one for one in candidates if not one.conditions[0].runs[0].config.get("command")]
-    apart = {"global_batch": None, "steps": None}
-    for group in grouped(candidates, lambda one: asked_work(one.conditions[0]) | apart):
-        counted = [condition for one in group for condition in one.conditions if condition.counted]
-        target = common_loss(counted) if len({one.field("global_batch") for one in counted}) > 1 else None
-        if target is None:
-            continue
-        for one in counted:
-            reached = [seconds for run in one.counted if (seconds := seconds_to_loss(run, target)) is not None]
-            yield one, target, median(reached) if len(reached) == len(one.counted) else None
-
-
-def _sum(runs: Sequence[MeasuredRun], screening: Sequence[MeasuredRun]) -> Cost:
-    lost: dict[str, float] = defaultdict(float)
+def _sum(runs: Sequence[MeasuredRun], before: Sequence[MeasuredRun]) -> Cost:
+    lost: Counter[str] = Counter()
     for run in runs:
-        for kind, value in run.cost.lost.items():
-            lost[kind] += value
+        lost.update(run.cost.lost)
     plain = ("training", "warm_up", "around", "queued_s", "untimed", "search")
     sums = {name: sum(getattr(run.cost, name) for run in runs) for name in plain}
-    most_first = dict(sorted(lost.items(), key=lambda item: -item[1]))
-    return Cost(**sums, lost=most_first, screening=sum(run.cost.total for run in screening))
+    return Cost(dict(lost.most_common()), **sums, screening=sum(run.cost.total for run in before))

@@ -14,8 +14,6 @@ from typing import Final
 
 import numpy as np
 
-COVERAGE: Final = 0.95
-
 LEAST_REPEATS: Final = 3
 """Fewer repeats do not show how much they differ."""
 
@@ -27,9 +25,6 @@ CLOSE: Final = 0.10
 
 LOSS_MARGIN_NATS: Final = 0.01
 """Held-out losses that differ by less are equal, unless the spec has its own `loss_margin`."""
-
-LOSS_SHARE: Final = 0.003
-"""The same for losses in an unknown unit, as a part of the baseline's: what the margin is of a loss of 3 nats."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,7 @@ def contrast(
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
-    tail = (1.0 - COVERAGE) / sides / among
+    tail = 0.05 / sides / among
     reach = student(variance**2 / inverse - (spent or 0.0), tail) * math.sqrt(variance) if inverse else 0.0
     return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
@@ -183,11 +178,7 @@ def order(
 
     Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
     tie, if both one-sided tests show that the ratio is within ``CLOSE`` of 1. Fewer than ``LEAST_REPEATS`` on a side
-    show nothing.
-
-    Args:
-        among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
-        spent: speeds at the same place are of the same block; see `contrast`.
+    show nothing. For `among` and `spent` see `contrast`.
     """
     factor, within = (ratio(speeds, baseline, among, spent=spent, sides=sides) for sides in (2, 1))
     if not factor or not within or not factor.ends or not within.ends:
@@ -215,12 +206,9 @@ def loss_test(
     """Return whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
 
     Both are (number of the repeat, held-out loss); the number stands for the seed. Equivalent: both one-sided tests
-    show that the mean difference is within the margin. Worse or better: the whole interval lies beyond it. Anything
-    else, and fewer than ``LEAST_REPEATS`` pairs, shows nothing.
-
-    Args:
-        margin: differences up to it count as none; fixed beforehand, never by how much these losses vary.
-        among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
+    show that the mean difference is within the margin, which is fixed beforehand, never by how much these losses vary.
+    Worse or better: the whole interval lies beyond it. Anything else, and fewer than ``LEAST_REPEATS`` pairs, shows
+    nothing. Wrong verdicts are as seldom over all comparisons `among` which this is.
     """
     base = {number: loss for number, loss in baseline if math.isfinite(loss)}
     ended = {number: loss for number, loss in losses if math.isfinite(loss)}
@@ -242,13 +230,8 @@ def loss_test(
 
 
 def loss_margin(baseline: Sequence[float], of_spec: float | None, *, own: bool) -> float:
-    """Return how far losses may be from the baseline's and count as equal.
-
-    Args:
-        of_spec: the spec's margin.
-        own: losses are in a script's own unit; else in nats.
-    """
+    """Return how far losses may be from the baseline's and count as equal; `own` losses are in a script's own unit."""
     if of_spec is not None:
         return of_spec
     median = estimate(baseline) if own else None
-    return LOSS_SHARE * abs(median.value) if median else 0.0 if own else LOSS_MARGIN_NATS
+    return 0.003 * abs(median.value) if median else 0.0 if own else LOSS_MARGIN_NATS

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
-from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number, words
+from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, words
 
 from .statistics import Estimate, LossTest, Standing
 
@@ -25,11 +26,6 @@ def change(estimate: Estimate) -> str:
 def interval(estimate: Estimate, number: Callable[[float], str]) -> str:
     """Return ` [low, high]`, to follow the value; "" without an interval."""
     return f" [{', '.join(map(number, estimate.ends))}]" if estimate.ends else ""
-
-
-def span(estimate: Estimate | None) -> str:
-    """Return the range of the repeats."""
-    return " to ".join(map(short_number, estimate.ends)) if estimate and estimate.ends else ""
 
 
 def places(tests: Iterable[LossTest], unit: str) -> int:
@@ -53,21 +49,25 @@ def difference_text(test: LossTest, unit: str, *, ends: bool = True, digits: int
     return f"{difference(found.value, test, unit, digits=digits)}{known}"
 
 
-def size_text(test: LossTest, unit: str) -> str:
-    """Return the same without the sign of the difference: `0.0096 [0.0095, 0.0097]`."""
-    found = test.difference
-    if found and found.value < 0:
-        low, high = (None if end is None else -end for end in (found.high, found.low))
-        test = replace(test, difference=replace(found, value=-found.value, low=low, high=high))
-    return difference_text(test, unit).removeprefix("+")
-
-
 def decimals(estimate: Estimate | None, otherwise: int) -> int:
     """Return the decimals that an interval leaves: two digits of its half width, or 4 if those are fewer."""
     low, high = (estimate and estimate.ends) or (0.0, 0.0)
     if high <= low:
         return otherwise
     return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((high - low) / 2))))
+
+
+def field_text(value: object) -> str:
+    """Return the value of a field of a configuration; empty if it is not set."""
+    if value is None or value == []:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)  # a command, as one would type it
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def intervals(among: int) -> str:

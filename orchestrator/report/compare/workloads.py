@@ -5,35 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dscampaign.orchestrator.campaign.titles import titles_of
+from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.effects import FIELDS, LEARNING, WORK
 
 from .conditions import Condition, baseline_of, grouped, key_of, losses_of
 
-_DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
-_RANKS: Final = "ranks"
-
-_LEVEL: Final = (0.5, 0.8)
-"""Part of a run over which its mean loss is one that it has come down to, and goes on from."""
-
 _WIDTH: Final = 0.2
 """Part of a run over which losses are averaged to see when they came down."""
-
-_UNSURE: Final = 0.5
-"""If noise takes the loss across a level over so much of the time until then, that time is not known."""
 
 
 @dataclass(frozen=True)
 class Workload:
     """Conditions with the same model, data, tokens per step and ranks, and their baseline with its reason.
 
-    The name has the difference from other workloads, as ``model gpt2-large``; empty if the campaign has no other.
+    The name is the title of their difference from other workloads; empty if the campaign has no other.
     """
 
     name: str
@@ -49,10 +41,9 @@ def workloads_of(
 
     `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `of_spec`.
     """
-    groups = [_changed_alike(group) for group in grouped(conditions, asked_work)]
-    names = _names([_shared(group) for group in groups])
-    if len(set(names)) < len(groups):
-        names = _names([asked_work(group[0]) for group in groups])
+    groups = [_changed_alike(group) for group in grouped(conditions, _asked_work)]
+    titles = titles_of({str(place): dict(flat_fields(_asked_work(own[0]))) for place, own in enumerate(groups)})
+    names = [title if len(groups) > 1 else "" for title in titles.values()]
     named_groups = zip(names, groups, strict=True)
     return [Workload(name, group, *baseline_of(group, baseline, of_spec)) for name, group in named_groups]
 
@@ -66,9 +57,9 @@ def _changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
     return tuple(group)
 
 
-def asked_work(condition: Condition) -> dict[str, Any]:
+def _asked_work(condition: Condition) -> dict[str, Any]:
     """Return the spec's model, data and ranks of a condition; None for missing fields."""
-    return {**{name: condition.field(name) for name in WORK}, _RANKS: condition.ranks}
+    return {**{name: condition.field(name) for name in WORK}, "ranks": condition.ranks}
 
 
 def common_loss(conditions: Sequence[Condition]) -> float | None:
@@ -93,42 +84,12 @@ def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
     seconds = np.diff(run.curve.seconds, prepend=0.0)
     total = float(seconds[above].sum())
     unsure = seconds[below[0] : above[-1] + 1].sum() if above.size else 0.0
-    return None if unsure > _UNSURE * total else total
-
-
-def _shared(group: Sequence[Condition]) -> dict[str, Any]:
-    """Return parameters of the matrix that may name a workload: no labels, ways of training, or digests."""
-    first, train = group[0], group[0].runs[0].train
-    return {
-        name: value
-        for name, value in first.params.items()
-        if all(one.params.get(name) == value for one in group)
-        and name not in ("label", "strategy")
-        and (name not in train or name in WORK)
-        and not (isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(value)))
-    }
-
-
-def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    varying = [
-        name for name in dict.fromkeys(chain(*settings)) if len({key_of(setting.get(name)) for setting in settings}) > 1
-    ]
-    return [
-        ", ".join(f"{name} {_word(setting[name])}" for name in varying if setting.get(name) is not None)
-        for setting in settings
-    ]
-
-
-def _word(value: Any) -> str:
-    """Return a value for a heading: of a structure its first fields."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    return " ".join([f"{key}={each}" for key, each in value.items() if isinstance(each, int | str)][:3])
+    return None if unsure > 0.5 * total else total  # noise takes it across the target for most of that time
 
 
 def _level(run: MeasuredRun) -> float | None:
     losses = np.array(run.curve.smoothed)
-    begin, end = (int(share * losses.size) for share in _LEVEL)
+    begin, end = losses.size // 2, int(0.8 * losses.size)  # it has come down to this, and goes on from it
     window = losses[begin : max(end, begin + 1)]
     window = window[np.isfinite(window)]
     return float(window.mean()) if window.size else None
@@ -145,36 +106,29 @@ _HOW: Final = re.compile(
 )
 """In the name of a script's own parameter: it decides how a step is computed, not what is learned."""
 
-_Losses = tuple[tuple[float, float], ...]
-
 
 def learning_axes(conditions: Sequence[Condition]) -> list[str]:
     """Return the axes in which conditions differ and that change the learning: then losses lead."""
-    first = conditions[0].runs[0] if conditions else None
-    own = bool(first and first.config.get("command"))
-    varying = dict.fromkeys(name for each in conditions for name in each.params)
-    return [
-        name
-        for name in varying
-        if len({key_of(each.params.get(name)) for each in conditions}) > 1
-        and (name.removeprefix("train.") in LEARNING or (own and _is_own(name) and not _HOW.search(name.lower())))
-    ]
+    own_script = bool(conditions and conditions[0].runs[0].config.get("command"))
+    axes = dict.fromkeys(name for each in conditions for name in each.params)
+    varying = [name for name in axes if len({key_of(each.params.get(name)) for each in conditions}) > 1]
+    others = (*FIELDS, "label", "strategy", "nodes", "ranks_per_node")  # of the spec, beside a script's parameters
 
+    def is_of_script(name: str) -> bool:
+        return own_script and "." not in name and name not in others and not _HOW.search(name.lower())
 
-def _is_own(name: str) -> bool:
-    """Return whether an axis is a script's own parameter: neither a field of the spec nor a label of points."""
-    return "." not in name and name not in FIELDS and name not in ("label", "strategy", "nodes", "ranks_per_node")
+    return [name for name in varying if name.removeprefix("train.") in LEARNING or is_of_script(name)]
 
 
 def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     """Return the axes that change no digit of any loss, if all else and the seed are equal."""
     own = (run for run in runs if run.completed and run.config.get("command"))
     with_losses = [(run, losses) for run in own if (losses := losses_of(run))]
+
+    def changes_nothing(axis: str) -> bool:
+        alike = grouped(with_losses, lambda one: [one[0].repeat, {k: v for k, v in one[0].params.items() if k != axis}])
+        several = [group for group in alike if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
+        return bool(several) and all(len({losses for _, losses in group}) == 1 for group in several)
+
     axes = dict.fromkeys(name for run, _ in with_losses for name in run.params if not _HOW.search(name.lower()))
-    return [axis for axis in axes if _changes_nothing(axis, with_losses)]
-
-
-def _changes_nothing(axis: str, with_losses: list[tuple[MeasuredRun, _Losses]]) -> bool:
-    alike = grouped(with_losses, lambda pair: [pair[0].repeat, {k: v for k, v in pair[0].params.items() if k != axis}])
-    several = [group for group in alike if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
-    return bool(several) and all(len({losses for _, losses in group}) == 1 for group in several)
+    return [axis for axis in axes if changes_nothing(axis)]

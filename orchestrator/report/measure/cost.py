@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,6 @@ from dscampaign.orchestrator.formatting import clean, words
 
 from .timing import Lines
 
-_OTHER_CONFIGURATION: Final = "another configuration"
-"""Why an attempt's work was lost that ran before its experiment was changed."""
-
 _NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
 _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
 """States of attempts that came to nothing but the steps that count, and their class if they have none."""
@@ -29,21 +27,19 @@ class Cost:
     """Seconds times devices: the GPUs that attempts held, or ranks on CPUs.
 
     Attributes:
-        training: in steps that count, after the warm-up of each attempt.
-        warm_up: in the first steps of attempts, which compile, allocate and fill caches, unless they were made again.
-        around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         lost: by failure class, the time of attempts that failed or were cancelled, without their steps that count.
+        training, warm_up: in steps that count, and in those before them, unless they were made again.
+        around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         queued_s: from submission to start, of all attempts; plain seconds.
-        untimed: all time of attempts that ended well or still run, if their step times are unknown.
-        search: of attempts that ended well or still run, the search for the micro-batch before the training.
-        screening: of a campaign, everything of the runs that screened its points.
+        untimed, search: of such attempts, all time if step times are unknown; the search for the micro-batch.
+        screening: of a campaign, everything of the runs that screened its points, of trials and of follow-ups.
     """
 
-    training: float
-    warm_up: float
-    around: float
     lost: Mapping[str, float]
-    queued_s: float
+    training: float = 0.0
+    warm_up: float = 0.0
+    around: float = 0.0
+    queued_s: float = 0.0
     untimed: float = 0.0
     search: float = 0.0
     screening: float = 0.0
@@ -56,13 +52,9 @@ class Cost:
 
 
 def cost_of(
-    attempts: Sequence[AttemptRow],
-    lines: Lines,
-    config_hash: str,
-    until_s: float,
-    searched_s: Mapping[int, float],
-    devices_per_rank: float = 1.0,
-) -> Cost:
+    attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, until_s: float, searched_s: Mapping[int, float],
+    devices_per_rank: float,
+) -> Cost:  # fmt: skip
     """Return the cost of a run's attempts, those that still run until now.
 
     `lines` and `config_hash` are of its present configuration; `searched_s` has the search time by attempt id;
@@ -70,40 +62,28 @@ def cost_of(
     """
     sums, lost = defaultdict[str, float](float), defaultdict[str, float](float)
     for attempt in attempts:
-        sums["queued_s"] += _queued_s(attempt, until_s)
+        end_s = attempt.started_s if attempt.started_s is not None else attempt.ended_s
+        if end_s is None and attempt.state == AttemptState.QUEUED:
+            end_s = until_s
+        sums["queued_s"] += max(0.0, (end_s or 0.0) - (attempt.submit_time_s or math.inf))
         devices = attempt.world_size * devices_per_rank
-        rest = _seconds(attempt, until_s) * devices
+        is_active = attempt.state in ACTIVE_ATTEMPT  # an ended attempt counts by its record, as in `rank_seconds`
+        held_s = running_s(attempt.started_s, attempt.created_s, until_s) if is_active else None
+        rest = (attempt.gpu_seconds / attempt.world_size if held_s is None else held_s) * devices
         if attempt.config_hash != config_hash:
-            lost[_OTHER_CONFIGURATION] += rest
+            lost["another configuration"] += rest
             continue
         for use, seconds in zip(("training", "warm_up"), lines.seconds_of(attempt.generation), strict=True):
             spent = min(rest, seconds * devices)
             sums[use] += spent
             rest -= spent
         if attempt.state not in _BADLY or attempt.failure_class in _NO_FAILURE:
-            searching = min(rest, searched_s.get(attempt.id, 0.0) * devices)
+            searching = min(rest, max(0.0, searched_s.get(attempt.id, 0.0)) * devices)
             sums["search"] += searching
             sums["untimed" if lines.untimed(attempt.generation) else "around"] += rest - searching
         else:
             lost[attempt.failure_class or _BADLY[attempt.state]] += rest
-    plain = {name: sums[name] for name in ("training", "warm_up", "around", "queued_s", "untimed", "search")}
-    return Cost(**plain, lost={kind: value for kind, value in lost.items() if value > 0})
-
-
-def _seconds(attempt: AttemptRow, until_s: float) -> float:
-    """Return for how long it held each device, as `rank_seconds` counts: an ended attempt by its record."""
-    if attempt.state in ACTIVE_ATTEMPT:
-        return running_s(attempt.started_s, attempt.created_s, until_s)
-    return attempt.gpu_seconds / attempt.world_size
-
-
-def _queued_s(attempt: AttemptRow, until_s: float) -> float:
-    if attempt.submit_time_s is None:
-        return 0.0
-    end_s = attempt.started_s if attempt.started_s is not None else attempt.ended_s
-    if end_s is None:
-        end_s = until_s if attempt.state == AttemptState.QUEUED else attempt.submit_time_s
-    return max(0.0, end_s - attempt.submit_time_s)
+    return Cost({kind: value for kind, value in lost.items() if value > 0}, **sums)
 
 
 @dataclass(frozen=True)
@@ -122,8 +102,7 @@ def failed_attempts(
 ) -> Iterator[FailedAttempt]:
     """Return the failed attempts, oldest first; the last of a failed run with the reason of the run.
 
-    Args:
-        excluded: nodes that an attempt was to do without, by attempt id.
+    By attempt id, `excluded` has the nodes that it was to do without.
     """
     failed = run.state == RunState.FAILED
     end = "no further try" if failed else f"run is {run.state}"

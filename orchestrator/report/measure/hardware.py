@@ -81,29 +81,28 @@ class GpuSummary:
 
 
 def memory_of(
-    attempts: Sequence[AttemptRow],
-    series: Series,
-    gpus: Sequence[AttemptGpus],
-    reported: Mapping[str, Any],
+    attempts: Sequence[AttemptRow], series: Series, gpus: Sequence[AttemptGpus], reported: Mapping[str, Any],
     speed: Mapping[str, Any],
-) -> Memory:
+) -> Memory:  # fmt: skip
     """Return the memory of the attempts with a run's present configuration; in the series it is the peak so far.
 
     `reported` and `speed` are the trainer's reports of the GPU's memory, and of the steps after the warm-up.
     """
     device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
     nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
-    host = [_number(node.get("memory_peak_bytes")) for node in nodes if node.get("memory_peak_of")]
-    allocated, reserved = (_peak(series.figures[name]) for name in ("mem_allocated_gb", "mem_reserved_gb"))
-    timed = [_number(speed.get(name)) for name in ("mem_allocated_gb", "mem_reserved_gb")]
+    host = [number(node.get("memory_peak_bytes")) for node in nodes if node.get("memory_peak_of")]
+    steps = [np.asarray(series.figures[name]) for name in ("mem_allocated_gb", "mem_reserved_gb")]
+    finite = [values[np.isfinite(values)] for values in steps]
+    allocated, reserved = (float(values.max()) if values.size else None for values in finite)
+    timed = [number(speed.get(name)) for name in ("mem_allocated_gb", "mem_reserved_gb")]
     return Memory(
         allocated=allocated if timed[0] is None else timed[0],
         reserved=reserved if timed[1] is None else timed[1],
         peak_reserved=highest([reserved, timed[1]]),
         device=highest(device),
-        usable=_number(reported.get("usable_gb")),
+        usable=number(reported.get("usable_gb")),
         host=None if (most := highest(host)) is None else most / 1e9,
-        end=_number(speed.get("mem_end_gb")),
+        end=number(speed.get("mem_end_gb")),
     )
 
 
@@ -112,31 +111,27 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     errors = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
+    nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in attempts}
+    ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
+    are_covered = all(nodes.get(row.id, 0) >= row.nodes for row in ran)
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
-        samples=sum(_fewest(attempt) for attempt in attempts),
+        samples=sum(
+            min((gpu.samples for gpu in attempt.timed), default=0)
+            for attempt in attempts
+            if len(attempt.timed) == len(attempt.gpus)
+        ),
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
         power_peak_w=highest(gpu.power_peak_w for gpu in timed),
         power_avg_peak_w=highest(gpu.power_avg_peak_w for gpu in timed),
         temperature_c=highest(gpu.temperature_max_c for gpu in timed),
-        energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
+        energy_j=total(attempt.energy_j for attempt in attempts) if are_covered else None,
         j_per_token=j_per_token(attempts),
         slowed=highest(gpu.slowed for gpu in timed),
         power_capped=highest(gpu.power_capped for gpu in timed),
         ecc_errors=sum(errors) if errors else None,
     )
-
-
-def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
-    nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in sampled}
-    ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
-    return all(nodes.get(row.id, 0) >= row.nodes for row in ran)
-
-
-def _fewest(attempt: AttemptGpus) -> int:
-    every = len(attempt.timed) == len(attempt.gpus)
-    return min((gpu.samples for gpu in attempt.timed), default=0) if every else 0
 
 
 def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> float | None:
@@ -145,10 +140,6 @@ def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> f
     return sum(value * seconds for value, seconds in pairs) / spent_s if spent_s else None
 
 
-def _peak(values: Sequence[float]) -> float | None:
-    finite = np.asarray(values)[np.isfinite(np.asarray(values))]
-    return float(finite.max()) if finite.size else None
-
-
-def _number(value: object) -> float | None:
+def number(value: object) -> float | None:
+    """Return a reported value; None if it is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -67,7 +67,13 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
     loss = np.asarray(series.figures["loss"])
     finite = loss[np.isfinite(loss)]
     ended_at = series.ended_at.get("loss")
-    held_out = _held_out(series, ended_at)
+    evaluated = np.flatnonzero(np.isfinite(series.figures["eval_loss"]))
+    newest = int(evaluated[-1]) if evaluated.size else None
+    held_out = None if newest is None else series.figures["eval_loss"][newest]
+    if "eval_loss" in series.ended_at or (
+        newest is not None and ended_at is not None and series.step[newest] < ended_at
+    ):
+        held_out = math.nan
     if not finite.size:
         return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
     if ended_at is not None:
@@ -92,15 +98,3 @@ def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> LossC
         eval_step=step[evaluated].tolist(),
         held_out=held_out[evaluated].tolist(),
     )
-
-
-def _held_out(series: Series, ended_at: int | None) -> float | None:
-    """Return the newest held-out loss; ``ended_at`` is the last step if its loss was not finite."""
-    if "eval_loss" in series.ended_at:
-        return math.nan
-    losses = series.figures["eval_loss"]
-    evaluated = np.flatnonzero(np.isfinite(losses))
-    if not evaluated.size:
-        return None
-    newest = int(evaluated[-1])
-    return math.nan if ended_at is not None and series.step[newest] < ended_at else losses[newest]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +30,7 @@ from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .cost import Cost, FailedAttempt, cost_of, failed_attempts
-from .hardware import GpuSummary, Memory, gpus_of, memory_of
+from .hardware import GpuSummary, Memory, gpus_of, memory_of, number
 from .losses import Loss, LossCurve, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
@@ -41,11 +40,6 @@ Events = Mapping[tuple[int | None, str], Sequence[EventRow]]
 _SOFTWARE: Final = (
     "device", "driver", "cuda", "torch", "deepspeed", "patches", "transformers", "accelerate", "allocator",
 )  # fmt: skip
-_CPU: Final = ("cpu",)
-"""Names of the devices of a run on CPUs."""
-
-_PRINTED_WITHIN_S: Final = 2.5
-"""Of lines that an earlier version has read, without their source."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,6 @@ class Quality:
         gaps: number of steps missing between the first and the last line.
         repeated: steps that attempts made again after a rollback.
         non_finite: losses that were not numbers.
-        skipped_steps, alloc_retries: None if not counted.
         data_wait: share of the window in which the first rank waited for data.
         kept_every: a thinned run keeps one step of this number; 1 for other runs.
     """
@@ -78,8 +71,7 @@ class MeasuredRun(RunRow):
     """A run with its figures.
 
     Attributes:
-        generation: of the newest attempt with the present configuration; 0 before the first.
-        code: code of its attempts with the present configuration, oldest first; "" if unknown.
+        generation, code: of its attempts with the present configuration: of the newest, and oldest first.
         early: it completed before its target step.
         read_config: whether its script opened the generated DeepSpeed configuration; None if unknown.
         group: ranks of the largest group of its newest attempt; None if unknown.
@@ -168,31 +160,39 @@ class MeasuredRun(RunRow):
     @property
     def device_names(self) -> tuple[str, ...]:
         """The kinds of devices that it trained on, by the trainer's name, unless telemetry knows that nodes differ."""
-        return _device_names(self.gpus, self.start)
+        names = (str(self.start["device"]),) if self.start.get("device") else ()
+        return names if names and (names == ("cpu",) or len(self.gpus.names) < 2) else self.gpus.names
 
     @property
     def on_cpus(self) -> bool:
         """Whether it reports that it trained on CPUs."""
-        return self.device_names == _CPU
+        return self.device_names == ("cpu",)
 
     @property
     def on_gpus(self) -> bool:
         """Whether it trained on GPUs, by its report, else by its jobs' requests."""
-        return _on_gpus(self.device_names, self.config)
+        if self.device_names:
+            return not self.on_cpus
+        if self.config.get("executor") == "local" or (self.config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
+            return False
+        return gpus_of_node(*self._asked_gpus) > 0
+
+    @property
+    def devices_per_rank(self) -> float:
+        """The GPUs that an attempt holds for each of its ranks; 1 on CPUs, or if it requests none."""
+        executor, ranks = self.config.get("executor") or "slurm", self.config.get("ranks_per_node")
+        return gpus_per_rank(executor, *self._asked_gpus, ranks) or 1.0 if self.on_gpus else 1.0
+
+    @property
+    def _asked_gpus(self) -> tuple[str, str | None]:
+        own = self.slurm.get("gpus_per_run")  # it shares its node
+        return (str(own), None) if own else (str(self.slurm.get("gpus_per_node") or 0), self.slurm.get("gres"))
 
 
 def measured_run(
-    run: RunRow,
-    attempts: Sequence[AttemptRow],
-    events: Events,
-    *,
-    series: Series,
-    sampled: Sequence[AttemptGpus],
-    until_s: float,
-    skipped_steps: int | None,
-    forwarded: Mapping[str, str],
-    neighbours: float,
-) -> MeasuredRun:
+    run: RunRow, attempts: Sequence[AttemptRow], events: Events, series: Series, sampled: Sequence[AttemptGpus],
+    *, until_s: float, skipped_steps: int | None, forwarded: Mapping[str, str], neighbours: float,
+) -> MeasuredRun:  # fmt: skip
     """Return a run with its figures.
 
     Args:
@@ -204,60 +204,85 @@ def measured_run(
         forwarded, neighbours: as of `MeasuredRun`.
     """
     mine = [attempt for attempt in attempts if attempt.config_hash == run.config_hash]
-    newest = mine[-1] if mine else None
     start, speed, memory = (_reported(mine, events, f"script.{name}") for name in ("start", "speed", "memory"))
     anew = [event for one in mine for kind in (STEPS_RESTARTED, STEPS_BEYOND) for event in events[one.id, kind]]
     not_taken = {event.kind: event.message for event in anew}
     lines = _lines(run, mine, series, events)
     tokens = _tokens_per_step(run.config, lines, series)
-    gpus, machines = gpus_of(sampled, mine), _machines(mine)
-    per_rank = _devices_per_rank(_device_names(gpus, start), run.config)
-    return MeasuredRun(
-        **_row(run, mine),
-        early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
-        read_config=next((read for one in mine[::-1] if (read := one.evidence.get(READ_CONFIG)) is not None), None),
-        group=newest.evidence.get(GROUP) if newest else None,
-        step=int(lines.step[-1]) if len(series) else None,
+    excluded = {one.id: event.data.get("exclude", ()) for one in attempts for event in events[one.id, SUBMITTING]}
+    loaded: Mapping[str, str] = next((found for each in mine[::-1] if (found := each.evidence.get(SOFTWARE))), {})
+    received, span = int(lines.stands_for.sum()), int(lines.step[-1]) if len(series) else 0
+    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in mine if a.last_step is not None)
+    alloc_retries = number(speed.get("alloc_retries"))
+    measured = MeasuredRun(
+        **{field.name: getattr(run, field.name) for field in fields(run)} | _of_attempts(run, mine, events),
+        step=span or None,
         tries=len(attempts),
         tokens_per_step=tokens,
         timing=None if STEPS_RESTARTED in not_taken else timing(series, lines),
-        loss=loss_of(series, thinning_of(newest.evidence).get("final_loss") if newest else None),
+        loss=loss_of(series, thinning_of(mine[-1].evidence).get("final_loss") if mine else None),
         memory=memory_of(mine, series, sampled, memory, speed),
-        gpus=gpus,
-        quality=_quality(run, mine, series, lines, speed, skipped_steps),
-        cost=cost_of(attempts, lines, run.config_hash, until_s, _searched_s(attempts, events), per_rank),
+        gpus=gpus_of(sampled, mine),
+        quality=Quality(
+            expected=run.target_step if run.state == RunState.COMPLETED else (span or None),
+            received=received,
+            gaps=max(0, span - received),
+            repeated=max(0, made - max(span, received)),
+            non_finite=series.non_finite.get("loss", 0),
+            skipped_steps=skipped_steps,
+            alloc_retries=None if alloc_retries is None else int(alloc_retries),
+            data_wait=number(speed.get("data_wait_share")),
+            kept_every=kept_every(attempt.evidence for attempt in mine),
+        ),
+        cost=Cost({}),
         curve=curve_of(series, lines, tokens),
-        start={**_loaded(mine), **start},
+        start={**loaded, **start},
         speed=speed,
-        hosts=tuple(machines),
-        machines={host: machine for host, machine in machines.items() if machine},
-        variables=tuple(_variables(mine)),
-        failures=tuple(failed_attempts(run, attempts, _excluded(attempts, events))),
-        metrics_source=_metrics_source(mine, events),
+        failures=tuple(failed_attempts(run, attempts, excluded)),
         not_taken=not_taken,
         forwarded=forwarded,
-        span_s=_span_s(mine),
-        shared_job=_shared_job(mine),
         neighbours=neighbours,
         mixed=len({(one.micro_batch, one.changes) for one in mine if (lines.generation == one.generation).any()}) > 1,
     )
+    searches = ((one.id, event) for one in attempts for event in events[one.id, "script.micro_batch_search"])
+    searched_s = {attempt_id: number(event.data.get("seconds")) or 0.0 for attempt_id, event in searches}
+    cost = cost_of(attempts, lines, run.config_hash, until_s, searched_s, measured.devices_per_rank)
+    return replace(measured, cost=cost)
 
 
-def _row(run: RunRow, mine: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the fields of a run's row, of its attempts with the present configuration, and its batch."""
+def _of_attempts(run: RunRow, mine: Sequence[AttemptRow], events: Events) -> dict[str, Any]:
+    """Return the facts of the attempts with the present configuration; the batch is configured, if there are none.
+
+    The first micro-batch is the configured one: retries of other runs may have made it smaller before this one began.
+    """
+    newest, config = mine[-1] if mine else None, run.config
+    first = (config.get("train") or {}).get("micro_batch")
+    if not isinstance(first, int):
+        first = next((attempt.micro_batch for attempt in mine if attempt.micro_batch), None)
+    nodes = (config.get("slurm") or {}).get("nodes") if config.get("executor") != "local" else 1
+    sizes = {"micro_batch": first, "accumulation": None, "changes": ""}
+    sizes |= {"world_size": int((nodes or 1) * (config.get("ranks_per_node") or 1))}
+    hosts = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
+    machines = {str(node["host"]): node.get("machine") for node in hosts if node.get("host")}
+    jobs = {attempt.job_id or "" if attempt.task is not None else "" for attempt in mine}
+    sources = (event for one in mine[::-1] for event in reversed(events[one.id, METRICS_SOURCE]))
+    started_s, ended_s = (mine[0].started_s, mine[-1].ended_s) if mine else (None, None)
     return {
-        **{field.name: getattr(run, field.name) for field in fields(run)},
+        **{name: getattr(newest, name, otherwise) for name, otherwise in sizes.items()},
+        "first_micro_batch": first,
         "reason": clean(run.reason),
-        "generation": mine[-1].generation if mine else 0,
+        "generation": newest.generation if newest else 0,
         "code": codes_text(attempt.code for attempt in mine),
-        **_batch(run.config, mine),
+        "early": run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
+        "read_config": next((read for one in mine[::-1] if (read := one.evidence.get(READ_CONFIG)) is not None), None),
+        "group": newest.evidence.get(GROUP) if newest else None,
+        "hosts": tuple(machines),
+        "machines": {host: machine for host, machine in machines.items() if machine},
+        "variables": tuple(_variables(mine)),
+        "metrics_source": next((event.message for event in sources if event.data.get("source") != "none"), ""),
+        "span_s": None if started_s is None or ended_s is None else (started_s, ended_s),
+        "shared_job": jobs.pop() if len(jobs) == 1 else "",
     }
-
-
-def _machines(mine: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the machine of each host of the newest attempt that names its nodes; None for an unknown machine."""
-    nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
-    return {str(node["host"]): node.get("machine") for node in nodes if node.get("host")}
 
 
 def _reported(attempts: Sequence[AttemptRow], events: Events, kind: str) -> dict[str, Any]:
@@ -266,94 +291,15 @@ def _reported(attempts: Sequence[AttemptRow], events: Events, kind: str) -> dict
     return {name: value for event in newest for name, value in event.data.items()}
 
 
-def _excluded(attempts: Sequence[AttemptRow], events: Events) -> dict[int, Sequence[str]]:
-    return {one.id: event.data.get("exclude", ()) for one in attempts for event in events[one.id, SUBMITTING]}
-
-
-def _searched_s(attempts: Sequence[AttemptRow], events: Events) -> dict[int, float]:
-    reported = {
-        one.id: event.data.get("seconds") for one in attempts for event in events[one.id, "script.micro_batch_search"]
-    }
-    return {name: s for name, s in reported.items() if isinstance(s, int | float) and 0 <= s < math.inf}
-
-
-def _metrics_source(attempts: Sequence[AttemptRow], events: Events) -> str:
-    sources = (event for one in attempts[::-1] for event in reversed(events[one.id, METRICS_SOURCE]))
-    return next((event.message for event in sources if event.data.get("source") != "none"), "")
-
-
-def _lines_within_s(attempts: Sequence[AttemptRow], events: Events) -> float:
-    """Return how late the time of a line may be, if an agent collected the metrics."""
-    late_s = [0.0]
-    for data in (event.data for one in attempts for event in events[one.id, METRICS_SOURCE]):
-        unknown_s = _PRINTED_WITHIN_S if data.get("source", "printed") == "printed" else 0.0
-        late_s.append(float(within_s) if isinstance(within_s := data.get("within_s"), int | float) else unknown_s)
-    return max(late_s)
-
-
-def _shared_job(attempts: Sequence[AttemptRow]) -> str:
-    jobs = {attempt.job_id or "" if attempt.task is not None else "" for attempt in attempts}
-    return jobs.pop() if len(jobs) == 1 else ""
-
-
-def _span_s(attempts: Sequence[AttemptRow]) -> tuple[float, float] | None:
-    started_s, ended_s = (attempts[0].started_s, attempts[-1].ended_s) if attempts else (None, None)
-    return None if started_s is None or ended_s is None else (started_s, ended_s)
-
-
-def _device_names(gpus: GpuSummary, start: Mapping[str, Any]) -> tuple[str, ...]:
-    names = (str(start["device"]),) if start.get("device") else ()
-    return names if names and (names == _CPU or len(gpus.names) < 2) else gpus.names
-
-
-def _on_gpus(device_names: tuple[str, ...], config: Mapping[str, Any]) -> bool:
-    if device_names:
-        return device_names != _CPU
-    if config.get("executor") == "local" or (config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
-        return False
-    return gpus_of_node(*_asked_gpus(config)) > 0
-
-
-def _asked_gpus(config: Mapping[str, Any]) -> tuple[str, str | None]:
-    slurm = config.get("slurm") or {}
-    own = slurm.get("gpus_per_run")  # it shares its node
-    return (str(own), None) if own else (str(slurm.get("gpus_per_node") or 0), slurm.get("gres"))
-
-
-def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) -> float:
-    """Return the GPUs that an attempt holds for each of its ranks; 1 on CPUs, or if it requests none."""
-    if not _on_gpus(device_names, config):
-        return 1.0
-    executor = config.get("executor") or "slurm"
-    return gpus_per_rank(executor, *_asked_gpus(config), config.get("ranks_per_node")) or 1.0
-
-
 def _lines(run: RunRow, attempts: Sequence[AttemptRow], series: Series, events: Events) -> Lines:
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in attempts}
     last_steps = {attempt.generation: attempt.last_step for attempt in attempts if attempt.last_step is not None}
     every = (run.config.get("train") or {}).get("log_every") or 1
-    within_s = _lines_within_s(attempts, events)
-    return lines_of(series, first_steps, every, last_steps, within_s, untimed_steps(run.config))
-
-
-def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the batch, its division, and the changes of a retry: of the newest attempt, else as configured.
-
-    The first micro-batch is the configured one: retries of other runs may have made it smaller before this one began.
-    """
-    first = (config.get("train") or {}).get("micro_batch")
-    if not isinstance(first, int):
-        first = next((attempt.micro_batch for attempt in attempts if attempt.micro_batch), None)
-    if not attempts:
-        sizes = {"micro_batch": first, "accumulation": None, "changes": "", "world_size": _ranks(config)}
-    else:
-        sizes = {name: getattr(attempts[-1], name) for name in ("micro_batch", "accumulation", "changes", "world_size")}
-    return {"first_micro_batch": first, **sizes}
-
-
-def _ranks(config: Mapping[str, Any]) -> int:
-    nodes = (config.get("slurm") or {}).get("nodes") if config.get("executor") != "local" else 1
-    return int((nodes or 1) * (config.get("ranks_per_node") or 1))
+    late_s = [0.0]  # of the times of lines, if an agent collected the metrics
+    for data in (event.data for one in attempts for event in events[one.id, METRICS_SOURCE]):
+        unknown_s = 2.5 if data.get("source", "printed") == "printed" else 0.0  # as an earlier version has read it
+        late_s.append(unknown_s if (within_s := number(data.get("within_s"))) is None else within_s)
+    return lines_of(series, first_steps, every, last_steps, max(late_s), untimed_steps(run.config))
 
 
 def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:
@@ -374,34 +320,3 @@ def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
         variables = first.get("variables")
         if isinstance(variables, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
             yield variables
-
-
-def _loaded(attempts: Sequence[AttemptRow]) -> Mapping[str, str]:
-    """Return the versions that the newest attempt's first rank had loaded; attempts of earlier versions have none."""
-    return next((loaded for each in attempts[::-1] if (loaded := each.evidence.get(SOFTWARE))), {})
-
-
-def _quality(
-    run: RunRow,
-    attempts: Sequence[AttemptRow],
-    series: Series,
-    lines: Lines,
-    speed: Mapping[str, Any],
-    skipped_steps: int | None,
-) -> Quality:
-    received = int(lines.stands_for.sum())
-    span = int(lines.step[-1]) if len(series) else 0
-    gaps = max(0, span - received)
-    steps_made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in attempts if a.last_step is not None)
-    figures = {name: value for name, value in speed.items() if isinstance(value, int | float)}
-    return Quality(
-        expected=run.target_step if run.state == RunState.COMPLETED else (span or None),
-        received=received,
-        gaps=gaps,
-        repeated=max(0, steps_made - received - gaps),
-        non_finite=series.non_finite.get("loss", 0),
-        skipped_steps=skipped_steps,
-        alloc_retries=int(figures["alloc_retries"]) if "alloc_retries" in figures else None,
-        data_wait=float(figures["data_wait_share"]) if "data_wait_share" in figures else None,
-        kept_every=kept_every(attempt.evidence for attempt in attempts),
-    )

@@ -21,15 +21,6 @@ LEAST_STEPS: Final = 100
 LEAST_S: Final = 20.0
 """Figures of a window of fewer steps, or of less time, are flagged."""
 
-_FAR_APART: Final = 10
-"""Two times measure the steps between them if they are so many times farther apart than each may be wrong."""
-
-_WELL_APART: Final = 100
-"""So far apart they are taken if there are enough: ten times as exact."""
-_ENOUGH: Final = 20
-
-_SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -39,15 +30,13 @@ class Timing:
     """A run's speed over all of its attempts, without their warm-up.
 
     Attributes:
-        step_s: median time of an optimizer step.
-        quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
-        mean_s, std_s: its mean, and its standard deviation over steps.
+        step_s: median time of an optimizer step; `quantiles_s` are its 5th, 25th, 75th, 95th and 99th percentiles.
         tokens_per_s: all tokens of the window by all its time, over all ranks; None if unknown.
         mfu: mean over the window's time, from 0 to 1; None if unknown.
-        steps, window_s: steps that count, and their time.
-        warm_up_steps, warm_up_s: steps that do not count, and their time.
+        steps, window_s: steps that count, and their time; those of the warm-up do not.
         by_clock: the script does not report step times: they are times between lines.
         clock_error: relative error of a step's time in this case; 0 if lines have the time at which they were written.
+        std_s: standard deviation over steps.
     """
 
     step_s: float
@@ -116,13 +105,9 @@ class Lines:
 
 
 def lines_of(
-    series: Series,
-    first_steps: Mapping[int, int],
-    every: int = 1,
-    last_steps: Mapping[int, int] | None = None,
-    within_s: float = 0.0,
-    untimed: int = WARM_UP_STEPS,
-) -> Lines:
+    series: Series, first_steps: Mapping[int, int], every: int = 1, last_steps: Mapping[int, int] | None = None,
+    within_s: float = 0.0, untimed: int = WARM_UP_STEPS,
+) -> Lines:  # fmt: skip
     """Return the lines of a run with the steps that each stands for.
 
     Args:
@@ -145,7 +130,8 @@ def lines_of(
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
     warm_up = np.array([warm_up_steps(untimed, last - first) for first, last in spans.values()], np.int64)[index]
-    timed = _after_warm_up(step - first_step, stands_for, warm_up) | (ended - first_step <= 1).all()
+    behind = step - first_step - stands_for >= warm_up  # with all their steps, or with the last if none is with all
+    timed = (behind if behind.any() else step - first_step > warm_up) | (ended - first_step <= 1).all()
     error = 0.0
     if by_clock:
         step_s, reaches_back, error = _by_clock(
@@ -164,7 +150,7 @@ def timing(series: Series, lines: Lines) -> Timing | None:
     if not counts.any():
         return None
     times, weights = lines.step_s[counts], lines.stands_for[counts]
-    low, first, median, third, high, p99 = quantiles(times, weights, _SHARES)
+    low, first, median, third, high, p99 = quantiles(times, weights, (0.05, 0.25, 0.5, 0.75, 0.95, 0.99))
     warm_up = is_finite & ~counts
     mean = float(np.average(times, weights=weights))
     return Timing(
@@ -241,7 +227,9 @@ def _far_apart(lines: Integers, ts_s: Floats, within_s: float) -> Integers:
     if not within_s or not lines.size:
         return lines
     whole_s = float(ts_s[lines[-1]] - ts_s[lines[0]])
-    least_s = min(max(_FAR_APART * within_s, whole_s / _ENOUGH), _WELL_APART * within_s)
+    # Two times measure the steps between them if they are ten times farther apart than each may be wrong; a hundred
+    # times, if that leaves twenty.
+    least_s = min(max(10 * within_s, whole_s / 20), 100 * within_s)
     ends = [int(lines[0])]
     last_s = float(ts_s[lines[0]])
     for line, when_s in zip(lines[1:].tolist(), ts_s[lines[1:]].tolist(), strict=True):
@@ -264,12 +252,6 @@ def _spans(
         number: (min(first_steps.get(number, 0), first - 1), max(last_steps.get(number, 0), last))
         for number, first, last in ends
     }
-
-
-def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> NDArray[np.bool_]:
-    """Return which lines are behind the warm-up with all their steps, or with the last if none is with all."""
-    behind: NDArray[np.bool_] = done - stands_for >= warm_up
-    return behind if behind.any() else done > warm_up
 
 
 def _over_time(values: Floats, spent_s: Floats) -> float | None:

@@ -17,7 +17,6 @@ from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.formatting import clean, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
 from dscampaign.orchestrator.report.compare.conditions import key_of
-from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
 from dscampaign.orchestrator.report.measure.metrics import METRICS
@@ -26,20 +25,9 @@ from .curves import Curves
 from .elements import Chart
 from .looks import GREY, OTHERS, Looks
 
-MOST_BARS: Final = 30
-"""So many conditions have a bar; tables have the others."""
-
-LEAST_POINTS: Final = 3
-"""An axis with fewer values is no line."""
-
 HOVER: Final = "hover"
 """Name of a layer that a picture does not need."""
 
-MOST_LINES: Final = 6
-"""So many lines along an axis have a legend."""
-
-_HEIGHT: Final = 280
-_BAR: Final = 22
 _BRIGHT: Final = "!length(hot) || indexof(hot, datum.c) >= 0 ? 1 : 0.1"
 _DRAG: Final = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
 _WHEEL: Final = "wheel![event.ctrlKey || event.metaKey || event.shiftKey]"
@@ -93,7 +81,7 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     """A figure along a numeric axis of the matrix, a line for each setting of the others."""
     rows: list[dict[str, Any]] = []
     lines: dict[str, Mapping[str, Any]] = {}
-    figure, kinds = METRICS[metric], {each.condition.devices for each in compared if each.condition.devices}
+    figure, kinds = METRICS[metric], {tuple(each.condition.devices) for each in compared if each.condition.devices}
     for one in (each.condition for each in compared):
         x: Any = one.params.get(axis)
         estimate = one.summary(metric)
@@ -107,11 +95,11 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
             says = figure.text(estimate.value)
             rows.append({"c": looks[one.name].number, "x": x, **row, "line": line, "says": says})
     xs = sorted({row["x"] for row in rows})
-    if len(xs) < LEAST_POINTS:
+    if len(xs) < 3:
         return None
     titles = titles_of(lines)
     rows = [{**row, "line": titles[row["line"]]} for row in rows]
-    legend = alt.Legend(title=None, orient="top", symbolStrokeColor=GREY) if 1 < len(lines) <= MOST_LINES else None
+    legend = alt.Legend(title=None, orient="top", symbolStrokeColor=GREY) if 1 < len(lines) <= 6 else None
     across = alt.X("x:Q", title=axis, scale=_scale(xs), axis=alt.Axis(values=xs[:12], format="~g"))
     up = alt.Y("y:Q", title=title, scale=_near(), axis=alt.Axis(format="~s" if metric == "tokens_per_s" else "~g"))
     dash = alt.StrokeDash("line:N", sort=None, legend=legend) if legend else alt.Detail("line:N")
@@ -166,67 +154,10 @@ def _lines(curves: Curves, looks: Looks, field: str, title: str, form: str = ".4
         y, colour, alt.StrokeDash("group:N", title=None, scale=dashes), _OF_CONDITION, width, opacity=_dim(0.9)
     )  # fmt: skip
     near = alt.selection_point(name="near", on="pointermove", nearest=True, fields=["c", "step"], empty=False)
-    tooltip = [
-        _NAME,
-        alt.Tooltip("step:Q", format=",.0f"),
-        alt.Tooltip(f"{field}:Q", format=form),
-        alt.Tooltip("apart:Q", format="+.4f", title="minus baseline"),
-    ]
+    tooltip = [_NAME, alt.Tooltip("step:Q", format=",.0f"), alt.Tooltip(f"{field}:Q", format=form)]
     points = base.mark_point(filled=True, size=70, clip=True).add_params(near).properties(name=HOVER)
     shown = alt.OpacityValue(0, condition={"param": "near", "empty": False, "value": 1})
     return [lines, points.encode(y, colour, opacity=shown, tooltip=tooltip)]
-
-
-def speeds(one: WorkloadResults, looks: Looks) -> Chart | None:
-    """Speed of each condition: the median, and every repeat."""
-    timed = sorted((each for each in one.comparisons if each.speed), key=pace, reverse=True)
-    rows = [_speed(each, looks) for each in timed]
-    repeats = [{"c": row["c"], "value": speed} for row, each in zip(rows, timed, strict=True) for speed in each.speeds]
-    unit = one.comparisons[0].speed_unit
-    return _bars("speed", f"Speed, {unit}", f"{unit}; points are repeats", looks, rows, repeats)
-
-
-def memories(one: WorkloadResults, looks: Looks) -> Chart | None:
-    """Memory of each condition: reserved as a bar, allocated as a point, and a line for the usable memory."""
-    rows: list[dict[str, Any]] = []
-    allocated: list[Row] = []
-    for each in one.comparisons:
-        number, condition = looks[each.condition.name].number, each.condition
-        reserved, inner = condition.value("mem_reserved_gb"), condition.value("mem_allocated_gb")
-        if reserved is not None:
-            says = f"{condition.text('mem_reserved_gb')} reserved, {condition.text('mem_allocated_gb')} allocated"
-            rows.append({"c": number, "value": reserved, "says": says})
-            allocated += [{"c": number, "value": inner}] if inner is not None else []
-    rows.sort(key=lambda row: row["value"])
-    usable = max((each.condition.value("mem_usable_gb") or 0.0 for each in one.comparisons), default=0.0)
-    title = "Memory: reserved, with allocated as a point"
-    return _bars("memory", title, "GB, highest of any rank", looks, rows, allocated, usable)
-
-
-def _bars(
-    name: str, title: str, unit: str, looks: Looks, rows: Sequence[Row], points: Sequence[Row], limit: float = 0.0
-) -> Chart | None:
-    """A bar for each row, points on the bars, and a line for a limit in GB."""
-    if not rows:
-        return None
-    shown, y = rows[:MOST_BARS], alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=170))
-    x = alt.X("value:Q", title=unit, axis=alt.Axis(format="~s"))
-    bars = _base().mark_bar(height={"band": 0.62}, cornerRadiusEnd=2).encode(
-        x, y, _colour(shown, looks, legend=None), opacity=_dim(0.85),
-        tooltip=[_NAME, alt.Tooltip("says:N", title=" ")],
-    )  # fmt: skip
-    dots = _base("points").mark_point(filled=True, size=22, color="#3c4043", stroke="white", strokeWidth=0.6)
-    layers: list[Any] = [bars, dots.encode(alt.X("value:Q"), y)]
-    if limit:
-        line, colour = data_of("limit"), "#D55E00"
-        layers.append(line.mark_rule(strokeDash=[4, 4], color=colour, strokeWidth=1.5).encode(alt.X("value:Q")))
-        text = line.mark_text(align="right", dx=-5, dy=7, baseline="top", color=colour)
-        layers.append(text.encode(alt.X("value:Q"), alt.YValue(0), alt.Text("says:N")))
-    title += f" ({len(shown)} of {len(rows)} conditions)" if len(shown) < len(rows) else ""
-    drawn = {row["c"] for row in shown}
-    beside = [row for row in points if row["c"] in drawn]
-    data = {"rows": shown, "points": beside, "limit": [{"value": limit, "says": f"usable: {limit:.0f} GB"}]}
-    return chart_of(name, title, alt.layer(*layers), looks, data, height=alt.Step(_BAR))
 
 
 def is_number(value: object) -> bool:
@@ -235,7 +166,7 @@ def is_number(value: object) -> bool:
 
 
 def chart_of(
-    name: str, title: str, chart: Any, looks: Looks, data: Mapping[str, Sequence[Row]], *, height: Any = _HEIGHT,
+    name: str, title: str, chart: Any, looks: Looks, data: Mapping[str, Sequence[Row]], *, height: Any = 280,
     across: Mapping[str, str] = {}, **params: Any,
 ) -> Chart:  # fmt: skip
     """Return the chart with its data, and the values that its expressions look up."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
@@ -21,19 +20,13 @@ POINTS: Final = 6_000
 _MOST, _LEAST = 160, 12
 """Points of a curve."""
 
-_FIRST: Final = 12
-"""A part of so many, at the beginning of a curve, may lie above the axis."""
-
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Curves:
     """The curves of a workload.
 
     Attributes:
-        rows: by condition `c` and `step`, the mean `loss` over repeats, their range `low` to `high`, and the mean minus
-            the baseline's, `apart`.
+        rows: by condition `c` and `step`, the mean `loss` over repeats, and their range `low` to `high`.
         held_out: losses on held-out text.
         tokens, seconds: millions of tokens and minutes of a step, by the condition's number.
         across: by name, the text of each axis that all curves can be drawn along.
@@ -51,7 +44,7 @@ class Curves:
         """Return the ends of an axis with room for the curves, but not for their fall in the first steps."""
         every = [(row["step"], row[field]) for row in self.rows if row[field] is not None]
         last = max((step for step, _ in every), default=0.0)
-        values = [value for step, value in every if step >= last / _FIRST]
+        values = [value for step, value in every if step >= last / 12]
         if not values:
             return 0.0, 0.0
         low, high = min(values), float(np.percentile(values, 99.5))
@@ -65,9 +58,8 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     """Return the curves of a workload with its share of the points of a page."""
     drawn = [each.condition for each in one.comparisons if any(run.curve.drawable for run in each.condition.runs)]
     points = int(min(_MOST, max(_LEAST, share * POINTS / max(1, len(drawn)))))
-    base = _mean(one.workload.baseline, points) if one.workload.baseline in drawn else None
     drawn.sort(key=lambda condition: looks[condition.name].group != OTHERS)  # the colours above the grey
-    rows = [row for condition in drawn for row in _rows(condition, looks[condition.name], points, base)]
+    rows = [row for condition in drawn for row in _rows(condition, looks[condition.name], points)]
     held_out = [row for condition in drawn for row in _held_out(condition, looks[condition.name])]
     tokens = {looks[each.name].number: rate / 1e6 for each in drawn if (rate := _rate(each, "tokens"))}
     seconds = {looks[each.name].number: rate / 60 for each in drawn if (rate := _rate(each, "seconds"))}
@@ -78,26 +70,17 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     return Curves(rows, held_out, tokens, seconds, across, points if longest > points else 0)
 
 
-def _rows(condition: Condition, look: Look, points: int, base: Any) -> Iterator[Mapping[str, Any]]:
-    steps, low, mean, high = _mean(condition, points)
-    apart = mean - np.interp(steps, base[0], base[2], left=math.nan, right=math.nan) if base else mean * math.nan
-    if look.group == OTHERS or len(condition.runs) < 2:
-        low = high = mean * math.nan
-    for values in zip(steps, mean, low, high, apart, strict=True):
-        if math.isfinite(values[1]):
-            yield {
-                "c": look.number,
-                **dict(zip(("step", "loss", "low", "high", "apart"), map(short, values), strict=True)),
-            }
-
-
-def _mean(condition: Condition, points: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return steps, and there the lowest, mean and highest smoothed loss where all repeats have one."""
+def _rows(condition: Condition, look: Look, points: int) -> Iterator[Mapping[str, Any]]:
+    """Yield steps with the lowest, mean and highest smoothed loss, where all repeats have one."""
     curves = [run.curve for run in condition.runs if run.curve.drawable]
     longest = max((curve.step for curve in curves), key=lambda steps: steps[-1])
     steps = np.asarray(longest)[np.unique(np.linspace(0, len(longest) - 1, points).astype(int))]
     each = np.array([np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves])
-    return steps, each.min(axis=0), each.mean(axis=0), each.max(axis=0)
+    mean, has_band = each.mean(axis=0), look.group != OTHERS and len(condition.runs) > 1
+    low, high = (each.min(axis=0), each.max(axis=0)) if has_band else (mean * math.nan,) * 2
+    for values in zip(steps, mean, low, high, strict=True):
+        if math.isfinite(values[1]):
+            yield {"c": look.number, **dict(zip(("step", "loss", "low", "high"), map(short, values), strict=True))}
 
 
 def _held_out(condition: Condition, look: Look) -> Iterator[Mapping[str, Any]]:

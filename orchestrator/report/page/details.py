@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final, TypeVar
@@ -12,10 +10,11 @@ from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import flat_fields, short_number, some
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.compare.wording import field_text
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE
 
-from .elements import Section, table, table_of
+from .elements import MOST_ROWS, Section, table, table_of
 
 T = TypeVar("T")
 Columns = dict[str, Callable[[T], str]]
@@ -41,17 +40,13 @@ def setup(results: Results) -> Section:
     names = dict.fromkeys(chain(*(fields for _, fields in each)))
     columns = {name: {fields.get(name, "") for _, fields in each} for name in names}
     common = [(name, *values) for name, values in columns.items() if len(values) == 1 and values != {""}]
-    varying: Columns[tuple[str, dict[str, str]]] = {
-        "condition": lambda one: one[0], **{name: _field(name) for name, values in columns.items() if len(values) > 1}
-    }  # fmt: skip
-    differ = table_of(varying, each, main=ALL, file="conditions.csv") if len(varying) > 1 else ()
+    varying = [name for name, values in columns.items() if len(values) > 1]
+    rows = [(title, *(fields.get(name, "") for name in varying)) for title, fields in each[:MOST_ROWS]]
+    more = max(0, len(each) - MOST_ROWS)
+    differ = (table(("condition", *varying), rows, main=ALL, more=more, file="conditions.csv"),) if varying else ()
     heading = "in all conditions" if len(each) > 1 else "field"
     alike = (table((heading, "value"), common),) if common else ()
     return Section("Set-up", tables=(*differ, *alike), folded=True)
-
-
-def _field(name: str) -> Callable[[tuple[str, dict[str, str]]], str]:
-    return lambda one: one[1].get(name, "")
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
@@ -68,34 +63,21 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
     for prefix, fields in sections.items():
         for name, value in flat_fields(fields, prefix):
             if name.partition(".")[0] not in COMPARES_ALIKE and name not in _SCHEDULING:
-                yield name, _text(value)
+                yield name, field_text(value)
     batch, steps = condition.field("global_batch"), run.target_step
     yield "parameters", short_number(run.start.get("parameters"))
     yield "ranks", str(run.world_size)
-    yield "tokens a step", _text(run.tokens_per_step)
+    yield "tokens a step", field_text(run.tokens_per_step)
     yield "samples", f"{batch * steps:,}" if batch and steps else ""
 
 
 _SCHEDULING: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
 
 
-def _text(value: object) -> str:
-    """A field's value; empty if it is not set."""
-    if value is None or value == []:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return shlex.join(value)
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-
-
 def environment(results: Results) -> Section:
     """The campaign, its software and its nodes."""
     facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
-    tables = [table(("campaign", "value"), [(name, _text(value)) for name, value in facts.items() if value])]
+    tables = [table(("campaign", "value"), [(name, field_text(value)) for name, value in facts.items() if value])]
     software = alike((run for run in results.runs if run.software), lambda run: tuple(run.software.items()))
     tables += [table((some([run.name for run in same], 4), "value"), same[0].software.items()) for same in software]
     nodes: dict[str, list[MeasuredRun]] = {}
@@ -108,22 +90,18 @@ def environment(results: Results) -> Section:
 _Node = tuple[str, list[MeasuredRun]]
 
 
-def _machine(*names: str) -> Callable[[_Node], str]:
+def _machine(name: str) -> Callable[[_Node], str]:
     """Return a column of facts about the machine: a node may have had another system, or load, later."""
-
-    def cell(node: _Node) -> str:
-        machines = [run.machines[node[0]] for run in node[1] if node[0] in run.machines]
-        facts = (" of ".join(str(machine[name]) for name in names if machine.get(name)) for machine in machines)
-        return ", ".join(filter(None, dict.fromkeys(facts)))
-
-    return cell
+    return lambda node: ", ".join(
+        dict.fromkeys(str(run.machines[node[0]][name]) for run in node[1] if run.machines.get(node[0], {}).get(name))
+    )
 
 
 _NODES: Final[Columns[_Node]] = {
     "node": lambda node: node[0],
     "GPU": lambda node: ", ".join(dict.fromkeys(name for run in node[1] for name in run.gpus.names)),
     "CPU": _machine("cpu"),
-    "cores used": _machine("usable", "cores"),
+    "cores": _machine("cores"),
     "system": _machine("system"),
     "kernel": _machine("kernel"),
     "CPU load (%)": _machine("busy_pct"),

@@ -95,11 +95,7 @@ def table_of(
 class Chart:
     """A chart.
 
-    Attributes:
-        name: of its files.
-        title: the text above it.
-        spec: Vega-Lite.
-        across: by name, the text of each x axis that a reader can choose; empty without a choice.
+    By name, `across` has the text of each x axis that a reader can choose; it is empty without a choice.
     """
 
     name: str

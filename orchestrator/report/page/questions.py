@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.status import no_metrics
 from dscampaign.orchestrator.failures.groups import alike, cause
-from dscampaign.orchestrator.formatting import count, duration, figure, loss_number, short_number, some, words
+from dscampaign.orchestrator.formatting import count, duration, figure, short_number, some, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
-from dscampaign.orchestrator.report.compare.results import HOUR_S, Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import HOUR_S, FollowUp, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import (
-    change_in_words,
     loss_effect,
     memory_effect,
-    proofs,
     sensitivities,
     speed_effect,
 )
 from dscampaign.orchestrator.report.compare.statistics import Estimate
-from dscampaign.orchestrator.report.compare.wording import difference, places, span, times
-from dscampaign.orchestrator.report.measure.cost import FailedAttempt
+from dscampaign.orchestrator.report.compare.wording import difference, places, times
 from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
@@ -44,17 +42,15 @@ Column = Callable[[BaselineComparison], TableCell | str]
 
 
 def questions(results: Results, looks: Looks, first: Section) -> Iterator[Section]:
-    """Yield the sections between the first screen, whose chart they leave out, and the details."""
+    """Yield the sections between the first screen, whose charts they leave out, and the details."""
     shown = [chart.name for chart in first.charts]
-    drawn = results.workloads[:MOST_WORKLOADS]
     sections = []
     if results.search:
         from .search import search_found  # what it loads takes a second
 
         sections.append(search_found(results.search, looks))
-    if drawn:
-        sections += [make(results, looks, drawn) for make in (_speed, _learning, _memory)]
-        sections += [_settings(results, looks), _time_to_loss(results, looks)]
+    if results.workloads:
+        sections += [make(results, looks) for make in (_speed, _learning, _memory, _settings)]
     sections += [_follow_ups(results), problems(results), _hours(results), _gpus(results, looks)]
     for section in sections:
         yield replace(section, charts=tuple(chart for chart in section.charts if chart.name not in shown))
@@ -96,8 +92,9 @@ def _estimate(estimate: Estimate | None, text: Callable[[Estimate], str]) -> Tab
     return TableCell(text(estimate), estimate.value) if estimate else TableCell("")
 
 
-def _charts(drawn: Sequence[WorkloadResults], make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
-    """Small multiples: the chart of each workload, with its name."""
+def _charts(results: Results, make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
+    """Return small multiples: the chart of each workload, with its name."""
+    drawn = results.workloads[:MOST_WORKLOADS]
     numbered = enumerate(drawn, 1)
     return tuple(of_workload(chart, one, place, len(drawn)) for place, one in numbered if (chart := make(one)))
 
@@ -108,12 +105,12 @@ def of_workload(chart: Chart, one: WorkloadResults, place: int, several: int) ->
     return replace(chart, name=f"{chart.name}_{place}", title=whole) if several > 1 else chart
 
 
-def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
+def _speed(results: Results, looks: Looks) -> Section:
     shown = sorted((one for one in results.comparisons if one.speed), key=pace, reverse=True)
     unit = shown[0].speed_unit if shown else ""
     columns: dict[str, Column] = {
         f"median {unit}": lambda one: _estimate(one.speed, lambda change: short_number(change.value)),
-        f"range ({unit})": lambda one: span(one.speed),
+        f"range ({unit})": lambda one: " to ".join(map(short_number, (one.speed and one.speed.ends) or ())),
         "mean × baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
         _VERDICT: _beside(lambda one: words(one.order)),
         "step (ms)": _metric("step_s"),
@@ -121,7 +118,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "mean (ms)": _metric("step_mean_s"),
         "σ of steps (ms)": _metric("step_std_s"),
         "p99 (ms)": _metric("step_p99_s"),
-        "tokens/s of a rank": lambda one: _of_a_rank(one.condition),
+        "tokens/s of a rank": _of_a_rank,
         "samples/s": _metric("samples_per_s"),
         "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
         "steps timed": _metric("steps_timed"),
@@ -132,13 +129,13 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     text = f"After the warm-up; × is of geometric means; {basis}."
     if by := next((one.paired_by for one in results.comparisons if one.paired_by), ""):
         text += f" Some {by}s were slower as a whole, so × compares runs of the same {by}."
-    pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
+    pictures = _charts(results, lambda one: charts.trade_off(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 
 
-def _of_a_rank(one: Condition) -> str:
-    tokens = one.value("tokens_per_s")
-    return short_number(tokens / one.ranks) if tokens is not None and one.ranks > 1 else ""
+def _of_a_rank(one: BaselineComparison) -> str:
+    tokens, ranks = one.condition.value("tokens_per_s"), one.condition.ranks
+    return short_number(tokens / ranks) if tokens is not None and ranks > 1 else ""
 
 
 def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
@@ -146,22 +143,30 @@ def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
     return curves_of(one, looks, 1 / min(several, MOST_WORKLOADS))
 
 
-def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
+def _learning(results: Results, looks: Looks) -> Section:
     unit = "" if any(one.condition.own_loss for one in results.comparisons) else " (nats)"
+    drawn = results.workloads[:MOST_WORKLOADS]
     curves_by_name = {one.workload.name: curves(one, looks, len(drawn)) for one in drawn}
-    pictures = _charts(drawn, lambda one: charts.losses(curves_by_name[one.workload.name], looks, unit))
+    pictures = _charts(results, lambda one: charts.losses(curves_by_name[one.workload.name], looks, unit))
     shown = [one for one in results.comparisons if one.condition.counted]
     if not shown:
         return Section("Same learning?", charts=pictures)
     compared = "held_out" if shown[0].loss_is == "held-out" else "final_loss"
-    shown.sort(key=lambda one: _lowest_first(one.condition.value(compared)))
+    shown.sort(key=lambda one: math.inf if math.isnan(value := one.condition.value(compared) or math.nan) else value)
     digits = places((one.loss for one in shown), shown[0].loss_unit)
+
+    def gap(one: BaselineComparison, value: float) -> str:
+        return difference(value, one.loss, one.loss_unit, digits=digits)
+
+    def interval(one: BaselineComparison) -> str:
+        return " to ".join(gap(one, end) for end in (one.loss.difference and one.loss.difference.ends) or ())
+
     columns: dict[str, Column] = {
         f"{shown[0].loss_is} loss": _metric(compared),
-        shown[0].loss_heading: _beside(lambda one: _apart(one, digits)),
-        "95 % interval": _beside(lambda one: _loss_interval(one, digits)),
+        shown[0].loss_heading: _beside(lambda one: _estimate(one.loss.difference, lambda found: gap(one, found.value))),
+        "95 % interval": _beside(interval),
         _VERDICT: _beside(lambda one: words(one.loss.verdict)),
-        "because": _beside(lambda one: "" if _loss_interval(one, digits) else one.loss.reason),
+        "because": _beside(lambda one: "" if interval(one) else one.loss.reason),
         **({"final": _metric("final_loss")} if compared == "held_out" else {}),
         "first": _metric("first_loss"),
         "reduction": _metric("loss_reduction"),
@@ -172,19 +177,6 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
     if thinned := [one.thinned_to for one in curves_by_name.values() if one.thinned_to]:
         text += f"; curves are thinned to {min(thinned)} steps"
     return Section("Same learning?", f"{text}.", pictures, _conditions(results, looks, columns, shown))
-
-
-def _lowest_first(value: float | None) -> float:
-    return math.inf if value is None or math.isnan(value) else value
-
-
-def _apart(one: BaselineComparison, digits: int) -> TableCell:
-    return _estimate(one.loss.difference, lambda found: difference(found.value, one.loss, one.loss_unit, digits=digits))
-
-
-def _loss_interval(one: BaselineComparison, digits: int) -> str:
-    ends = (one.loss.difference and one.loss.difference.ends) or ()
-    return " to ".join(difference(end, one.loss, one.loss_unit, digits=digits) for end in ends)
 
 
 _MEMORY: Final[Mapping[str, Column]] = {
@@ -209,15 +201,12 @@ _GPUS: Final[Mapping[str, Column]] = {
 }
 
 
-def _memory(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
+def _memory(results: Results, looks: Looks) -> Section:
     held = ("mem_reserved_gb", "mem_allocated_gb")
     shown = [one for one in results.comparisons if any(one.condition.value(name) is not None for name in held)]
     shown.sort(key=lambda one: one.condition.value(held[0]) or 0.0)
-    text = "Peaks after the warm-up, highest of any rank and repeat; host memory is of a node."
-    if results.only_cpus:
-        text = "These runs were on CPUs: the memory of a rank's process, with the program itself."
-    pictures = _charts(drawn, lambda one: charts.memories(one, looks))
-    return Section("Does it fit?", text, pictures, _conditions(results, looks, _MEMORY, shown))
+    text = "Peaks after the warm-up, highest of any rank and repeat, on CPUs of its process; host memory is of a node."
+    return Section("Does it fit?", text, tables=_conditions(results, looks, _MEMORY, shown))
 
 
 def _gpus(results: Results, looks: Looks) -> Section:
@@ -227,16 +216,15 @@ def _gpus(results: Results, looks: Looks) -> Section:
 
 
 def _settings(results: Results, looks: Looks) -> Section:
-    """The effect of each axis."""
     effects = [(one, sensitivities(one.comparisons)) for one in results.workloads]
     changes = [(one.workload.name, change) for one, every in effects for change in every]
     columns: dict[str, Callable[[Any], TableCell | str]] = {
         **({"workload": lambda one: one[0]} if len(effects) > 1 else {}),
-        "change": lambda one: change_in_words(one[1]),
+        "change": lambda one: one[1].change,
         "speed": lambda one: speed_effect(one[1]),
         "memory": lambda one: memory_effect(one[1]),
         "loss": lambda one: loss_effect(one[1]),
-        "proven": lambda one: " and ".join(name for name, sure in proofs(one[1]).items() if sure) or "nothing",
+        "proven": lambda one: " and ".join(name for name, sure in one[1].proofs.items() if sure) or "nothing",
         "pairs": lambda one: TableCell(str(len(one[1].pairs)), len(one[1].pairs)),
     }
     text = "Over all pairs that differ in this alone: [95 % interval], (range over pairs)."
@@ -258,17 +246,6 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
             yield chart
 
 
-def _time_to_loss(results: Results, looks: Looks) -> Section:
-    columns: dict[str, Callable[[Any], TableCell | str]] = {
-        "condition": lambda row: named(row[0], looks),
-        "loss": lambda row: loss_number(row[1], 3),
-        "training time": lambda row: TableCell("never" if row[2] is None else duration(row[2]), row[2]),
-        "global batch": lambda row: str(row[0].field("global_batch")),
-    }
-    text = "Batches differ, so what compares is the training time with a loss above a level that all reach."
-    return Section("How soon at the same loss?", text, tables=table_of(columns, results.times))
-
-
 Problem = tuple[str, Sequence[str], str, str]
 """What happened, how often and where, the reason of the first, and what was done."""
 
@@ -276,15 +253,17 @@ Problem = tuple[str, Sequence[str], str, str]
 def problems(results: Results) -> Section:
     """A row for each cause: failures, doubts, conditions that are out for other causes, and remarks on the others."""
     failures = [one for run in results.runs for one in run.failures]
-    rows = [_failure(same) for same in alike(failures, lambda one: cause(one.kind, "", one.reason, one.run))]
+    rows: list[Problem] = []
+    for same in alike(failures, lambda one: cause(one.kind, "", one.reason, one.run)):
+        last = [failure for failure in same if failure.run == same[0].run][-1]
+        rows.append((same[0].kind, [failure.run for failure in same], same[0].reason, last.then))
     for one in results.workloads:
         rows += [("not proven", doubt.names, doubt.text, "") for doubt in one.answer.doubts]
         rows += [("remark", remark.names, remark.text, "") for remark in one.answer.remarks]
-        out = [(row.condition, row.why) for row in one.answer.rows if row.why]
         others = [
-            (one.title, reason)
-            for one, reason in out
-            if reason.code not in _ENDS or not any(r.failures for r in one.runs)
+            (row.condition.title, row.why)
+            for row in one.answer.rows
+            if row.why and (row.why.code not in _ENDS or not any(run.failures for run in row.condition.runs))
         ]
         rows += [("out", names, reasons_text(reason), "") for names, reason in grouped_reasons(others)]
     rows += _remarks(results)
@@ -305,11 +284,6 @@ _ENDS: Final = frozenset({Why.ENDED, Why.CHANGED})
 """Reasons against a condition that follow from failures."""
 
 
-def _failure(same: Sequence[FailedAttempt]) -> Problem:
-    last = [failure for failure in same if failure.run == same[0].run][-1]
-    return same[0].kind, [failure.run for failure in same], same[0].reason, last.then
-
-
 def _remarks(results: Results) -> Iterator[Problem]:
     """Yield remarks by kind; failures, and reasons against a condition, have rows already."""
     rows = [row for one in results.workloads for row in one.answer.rows]
@@ -325,23 +299,19 @@ def _remarks(results: Results) -> Iterator[Problem]:
         yield "no metrics", silent, no_metrics(silent), ""
 
 
-_BESIDE: Final = "trials of the search, follow-ups"
+def _last_figure(name: str, one: FollowUp) -> TableCell:
+    return TableCell(figure(one[1][name], 5), one[1][name]) if name in one[1] else TableCell("")
 
 
 def _follow_ups(results: Results) -> Section:
-    """The last values that each follow-up reported."""
     names = dict.fromkeys(name for _, figures in results.follow_ups for name in figures)
     columns: dict[str, Callable[[Any], TableCell | str]] = {
         "follow-up": lambda one: one[0].name,
         "state": lambda one: str(one[0].state),
-        **{name: _figure_of(name) for name in names},
+        **{name: partial(_last_figure, name) for name in names},
     }
     text = "Jobs of their own, after a run has completed: the last value of each metric."
     return Section("What did the follow-ups find?", text, tables=table_of(columns, results.follow_ups))
-
-
-def _figure_of(name: str) -> Callable[[Any], TableCell | str]:
-    return lambda one: TableCell(figure(one[1][name], 5), one[1][name]) if name in one[1] else ""
 
 
 def _hours(results: Results) -> Section:
@@ -351,7 +321,7 @@ def _hours(results: Results) -> Section:
         ("warm-up and compiling", cost.warm_up),
         ("starting, evaluating, saving", cost.around),
         ("search for the micro-batch", cost.search),
-        (_BESIDE if results.search or results.follow_ups else "screening", cost.screening),
+        ("screening, trials, follow-ups", cost.screening),
         ("step times unknown", cost.untimed),
         *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import resources
 from importlib.metadata import version
+from itertools import chain
 from typing import Any, Final
 
 import vl_convert
@@ -29,25 +30,21 @@ from .charts import HOVER
 from .elements import Chart, Section
 from .looks import OTHERS, Looks
 
-ROWS_AT_FIRST: Final = 12
-
 _SCRIPTS: Final = "<!-- scripts -->"
 """Replaced last: a page is cleaned of control characters, a library is not."""
 
 _CLIP: Final = re.compile(r'(?<=id=")clip\d+|(?<=url\(#)clip\d+')
 _MARKDOWN: Final = re.compile(r"([\\*_{}\[\]<>#|])")
-_STATIC_WIDTH: Final = 640
 
 
 def pictures_of(charts: Sequence[Chart]) -> dict[str, str]:
     """Return each chart as SVG by its name, with a legend and on white."""
-    return {chart.name: _numbered(vl_convert.vegalite_to_svg(json.dumps(_static(chart)))) for chart in charts}
-
-
-def _numbered(svg: str) -> str:
-    """Return the picture with clips numbered from 0: Vega counts them over all pictures of a process."""
-    numbers = {name: place for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
-    return _CLIP.sub(lambda match: f"clip{numbers[match[0]]}", svg)
+    svgs = {}
+    for chart in charts:
+        svg = vl_convert.vegalite_to_svg(json.dumps(_static(chart)))
+        clips = [*dict.fromkeys(_CLIP.findall(svg))]  # which Vega counts over all pictures of a process
+        svgs[chart.name] = _CLIP.sub(lambda clip, own=clips: f"clip{own.index(clip[0])}", svg)  # type: ignore[misc]
+    return svgs
 
 
 def _static(chart: Chart) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def _static(chart: Chart) -> dict[str, Any]:
     spec["params"] = [param for param in spec["params"] if "select" not in param]
     if "layer" in spec:
         spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
-    return {**spec, "width": _STATIC_WIDTH, "config": {**CONFIG, "background": "white"}}
+    return {**spec, "width": 640, "config": {**CONFIG, "background": "white"}}
 
 
 CONFIG: Final[Mapping[str, Any]] = {
@@ -84,11 +81,18 @@ def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_
         **_values(results, sections, made_s),
         legend=alike(ordered, lambda look: look.group),
         charts={
-            chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)}
+            chart.name: {
+                **chart.spec,
+                "config": config,
+                "datasets": {  # by column, which is shorter
+                    name: {key: [row.get(key) for row in rows] for key in dict.fromkeys(chain(*rows))}
+                    for name, rows in chart.spec["datasets"].items()
+                },
+            }
             for section in sections
             for chart in section.charts
         },
-        rows_at_first=ROWS_AT_FIRST,
+        rows_at_first=12,
     )
     return html
 
@@ -134,14 +138,6 @@ def _environment() -> Environment:
     environment.filters |= {"md": lambda text: _MARKDOWN.sub(r"\\\1", text).replace("\n", " ")}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment
-
-
-def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
-    """The data of a chart by column, which is shorter."""
-    return {
-        name: {key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
-        for name, rows in chart.spec["datasets"].items()
-    }
 
 
 def _policy_hash(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import altair as alt
@@ -17,11 +17,8 @@ from dscampaign.orchestrator.spec.sampling import Trial, TrialOutcome, best_firs
 from dscampaign.orchestrator.spec.search_section import SearchConfig
 
 from .charts import chart_of, data_of
-from .elements import Chart, Section, TableCell, table_of
+from .elements import MOST_ROWS, Chart, Section, Table, TableCell, table
 from .looks import COLOURS, GREY, Looks
-
-_LEAST_FOR_IMPORTANCE: Final = 8
-"""With fewer trials a forest says nothing of parameters."""
 
 _ENDS: Final = {
     TrialOutcome.OPEN: "under way",
@@ -34,53 +31,40 @@ _ENDS: Final = {
 
 def search_found(state: SearchState, looks: Looks) -> Section:
     """Return the section; empty without a trial."""
-    title = "What did the search find?"
+    title, search = "What did the search find?", state.search
     if not state.trials:
         return Section(title)
-    search, ranked = state.search, best_first(state.search, state.trials)
-    charts = [*_history(search, state.trials, looks), *_importance(search, state.trials, looks)]
-    charts += _coordinates(search, ranked, looks)
-    return Section(title, _sentence(state, ranked), tuple(charts), _table(state, ranked))
-
-
-def _sentence(state: SearchState, ranked: Sequence[Trial]) -> str:
-    search = state.search
+    ranked = best_first(search, state.trials)
     ends = Counter(trial.outcome for trial in state.trials)
     parts = [f"{ends[outcome]} {word}" for outcome, word in _ENDS.items() if ends[outcome]]
     text = f"{count(len(state.trials), 'trial')} ({', '.join(parts)})."
     if ranked and len(search.objective) > 1:
-        front = len(unbeaten(search, ranked))
-        text += f" No other beats {count(front, 'trial')} in {' and '.join(search.objective)}."
+        text += f" No other beats {count(len(unbeaten(search, ranked)), 'trial')} in {' and '.join(search.objective)}."
     elif ranked:
         text += f" Best {search.objective[0]}: {figure(ranked[0].values[0], 5)}, trial {ranked[0].number}."
-    confirmed = "runs with other seeds confirm it, and comparisons count these alone"
-    return f"{text} The best of many trials is best by chance, too: {confirmed}." if ranked else text
+    if ranked:
+        text += " The best of many trials is best by chance, too: runs with other seeds confirm it, and comparisons"
+        text += " count these alone."
+    charts = [*_history(search, state.trials, looks), *_importance(search, state.trials, looks)]
+    charts += _coordinates(search, ranked, looks)
+    return Section(title, text, tuple(charts), _table(state, ranked))
 
 
-def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Any, ...]:
+def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Table, ...]:
     others = [trial for trial in state.trials if trial.outcome is not TrialOutcome.MEASURED]
     reasons = {run.number: run.row.reason for run in state.runs}
-    columns: dict[str, Callable[[Trial], TableCell | str]] = {
-        "trial": lambda trial: TableCell(f"trial {trial.number}", trial.number),
-        **{name: _value(place) for place, name in enumerate(state.search.objective)},
-        **{name: _param(name) for name in map(short_name, state.search.parameters)},
-        "end": lambda trial: _ENDS[trial.outcome],
-        "steps": lambda trial: str(max(trial.rungs, default="")),
-        "because": lambda trial: reasons[trial.number],
-    }
-    return table_of(columns, [*ranked, *others], main=len(state.search.parameters) + len(state.search.objective) + 2)
-
-
-def _value(place: int) -> Callable[[Trial], TableCell | str]:
-    def cell(trial: Trial) -> TableCell | str:
-        values = trial.values or tuple(trial.rungs[step] for step in sorted(trial.rungs)[-1:])
-        return TableCell(figure(values[place], 5), values[place]) if place < len(values) else ""
-
-    return cell
-
-
-def _param(name: str) -> Callable[[Trial], TableCell | str]:
-    return lambda trial: value_text(trial.params[name]) if name in trial.params else ""
+    header = [*state.search.objective, *map(short_name, state.search.parameters)]
+    rows = []
+    for trial in [*ranked, *others][:MOST_ROWS]:
+        known = trial.values or tuple(trial.rungs[step] for step in sorted(trial.rungs)[-1:])
+        values = [TableCell(figure(value, 5), value) for value in known]
+        values += [TableCell("")] * (len(state.search.objective) - len(values))
+        params = [value_text(trial.params[name]) if name in trial.params else "" for name in header[len(values) :]]
+        end, steps = _ENDS[trial.outcome], str(max(trial.rungs, default=""))
+        number = TableCell(f"trial {trial.number}", trial.number)
+        rows.append((number, *values, *params, end, steps, reasons[trial.number]))
+    more = max(0, len(state.trials) - MOST_ROWS)
+    return (table(("trial", *header, "end", "steps", "because"), rows, main=len(header) + 2, more=more),)
 
 
 def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
@@ -92,7 +76,7 @@ def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Ite
     if len(search.objective) > 1:
         front = unbeaten(search, measured)
         rows = [
-            {"x": trial.values[0], "y": trial.values[1], "says": _says(trial), "best": trial in front}
+            {**dict(zip("xy", trial.values, strict=False)), "says": _says(trial), "best": trial in front}
             for trial in measured
         ]
         first, second = search.objective[:2]
@@ -127,7 +111,7 @@ def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> 
     """Yield the share of the variance of the first objective that each parameter explains, by fANOVA."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     varies = len({trial.values[0] for trial in measured}) > 1
-    if len(measured) < _LEAST_FOR_IMPORTANCE or len(search.parameters) < 2 or not varies:
+    if len(measured) < 8 or len(search.parameters) < 2 or not varies:
         return
     try:
         from optuna.importance import FanovaImportanceEvaluator, get_param_importances
@@ -151,20 +135,18 @@ def _coordinates(search: SearchConfig, ranked: Sequence[Trial], looks: Looks) ->
     keys = list(search.parameters)
     if len(ranked) < 2 or len(keys) < 2:
         return
+    last = len(ranked) - 1
     rows = [
-        {
-            "t": trial.number,
-            "axis": short_name(key),
-            "y": place,
-            "rank": 1 - rank / (len(ranked) - 1),
-            "says": _says(trial),
-        }
+        {"t": trial.number, "axis": short_name(key), "y": place, "rank": 1 - rank / last, "says": _says(trial)}
         for rank, trial in list(enumerate(ranked))[::-1]
         for key in keys
         if (place := _place(search, key, trial.params.get(short_name(key)))) is not None
     ]
     ends = [
-        {"axis": short_name(key), "y": y, "says": value_text(value)} for key in keys for y, value in _marks(search, key)
+        {"axis": short_name(key), "y": _place(search, key, value) or 0.0, "says": value_text(value)}
+        for key in keys
+        for kind, given in [search.distribution(key)]
+        for value in (given if kind == "choice" else given[:2])
     ]
     across = alt.X("axis:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, grid=True))
     up = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06]))
@@ -186,9 +168,3 @@ def _place(search: SearchConfig, key: str, value: Any) -> float | None:
         return None
     low, high, at = (math.log(x) if kind == "log_uniform" else x for x in (*given, value))
     return float(at - low) / (high - low)
-
-
-def _marks(search: SearchConfig, key: str) -> Iterator[tuple[float, Any]]:
-    kind, given = search.distribution(key)
-    for value in given if kind == "choice" else (given[0], given[1]):
-        yield _place(search, key, value) or 0.0, value

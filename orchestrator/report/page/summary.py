@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -39,7 +38,9 @@ def summary(results: Results, looks: Looks) -> Section:
     for one in shown:
         if several:
             lines.append((TableCell(f"{one.workload.name}: {one.answer.sentence}", mark="group"),))
-        kept = _kept(one.answer.rows, max(1, MOST_ROWS // len(shown)))
+        every, most = one.answer.rows, max(1, MOST_ROWS // len(shown))
+        baseline = next(place for place, row in enumerate(every) if row.comparison.is_baseline)
+        kept = every[:most] if baseline < most or most < 2 else [*every[: most - 1], every[baseline]]
         lines += (_row(row, looks, last, digits, loss_leads=loss_leads) for row in kept)
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     sentence = f"{len(results.workloads)} workloads, each with its answer." if several else shown[0].answer.sentence
@@ -49,12 +50,6 @@ def summary(results: Results, looks: Looks) -> Section:
     answers = table(header, lines, more=more, file="the tables below")
     chart = _chart(results, looks)
     return Section(sentence, results.effort, charts=(chart,) if chart else (), tables=(answers,))
-
-
-def _kept(rows: Sequence[Row], most: int) -> Sequence[Row]:
-    """Return the best conditions, and the baseline in any case."""
-    baseline = next(place for place, row in enumerate(rows) if row.comparison.is_baseline)
-    return rows[:most] if baseline < most or most < 2 else [*rows[: most - 1], rows[baseline]]
 
 
 def _leading(row: Row, *, loss_leads: bool) -> Estimate | None:
@@ -93,6 +88,6 @@ def _chart(results: Results, looks: Looks) -> Chart | None:
     chart = next(axis_charts(results, looks), None) if loss_leads else None
     if chart:
         return chart
-    chart = None if loss_leads else charts.trade_off(one, looks) or charts.speeds(one, looks)
+    chart = None if loss_leads else charts.trade_off(one, looks)
     chart = chart or charts.losses(curves(one, looks, several), looks, "")
     return of_workload(chart, one, 1, several) if chart else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +18,8 @@ from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
 from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.user_files import refuse_links_of_others, whole_file
 
-from .data import condition_rows, document_of, run_rows
-from .details import details as folded
+from .data import condition_rows, document_of
+from .details import details
 from .looks import looks_of
 from .questions import questions
 from .render import html_page, markdown_page, pictures_of
@@ -28,42 +27,39 @@ from .summary import summary
 
 PAGE: Final = "report.html"
 
-_OURS: Final = re.compile(
-    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|power|temperature|goodput|sweep|grid|along_\w+|search_\w+)"
-    r"(?:_\d+)?\.(?:svg|png)"
-)
-"""Names of figures."""
-
-_READ_RUNS: Final = 200
-"""So many runs somebody may read in report.json; that of more is not indented."""
-
 
 def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     """Write the page, its Markdown, the tables, and the figures; return what was written, the page first.
 
     Makes the folder if needed; `made_s` is now, in seconds since 1970. Raises UserError if it cannot be written.
     """
-    if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
-        raise UserError(f"{file} is a file, and the report is a folder", "name a folder that is there, or a new one")
     looks = looks_of(results)
     with debug_mode(arg=False):  # which validates each part of a chart
         first = summary(results, looks)
         sections = [first, *questions(results, looks, first)]
-    sections += folded(results, rendered_configs(results))
+    sections += details(results, rendered_configs(results))
     sections = [section for section in sections if not section.is_empty]
     svgs = pictures_of([chart for section in sections for chart in section.charts])
-    document, indent = document_of(results), 1 if len(results.runs) <= _READ_RUNS else None
-    figures = {name: f"figures/{name}.svg" for name in svgs}
+    document, figures = document_of(results), {name: f"figures/{name}.svg" for name in svgs}
     files = {
         PAGE: html_page(results, sections, looks, made_s),
         "report.md": markdown_page(results, sections, figures, made_s),
-        "report.json": json.dumps(document, indent=indent, allow_nan=False) + "\n",
+        "report.json": json.dumps(document, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(document)),
-        "runs.csv": _csv(*run_rows(document)),
-        **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
+        **{figures[name]: svg for name, svg in svgs.items()},
     }
+    write_files(folder, files)
+    return [folder / name for name in files]
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files into a folder and its folder of figures; raise UserError if they cannot be written."""
     try:
-        return _write(folder, files)
+        refuse_links_of_others(folder, folder / "figures")
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            with whole_file(folder / name, binary=True) as stream:
+                stream.write(content.encode())
     except OSError as error:
         hint = "name a folder that you can write to"
         raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", hint) from error
@@ -80,19 +76,6 @@ def rendered_configs(results: Results) -> dict[str, str]:
             with suppress(OSError, UnicodeDecodeError):
                 configs[condition.name] = file.read_text(encoding="utf-8").rstrip()
     return configs
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    refuse_links_of_others(folder, folder / "figures")
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    written = [folder / name for name in files]
-    for path, content in zip(written, files.values(), strict=True):
-        with whole_file(path, binary=True) as stream:
-            stream.write(content.encode())
-    for path in (folder / "figures").iterdir():
-        if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
-            path.unlink()
-    return written
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

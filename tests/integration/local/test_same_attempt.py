@@ -26,7 +26,7 @@ from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
-from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.flags import remarks_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.tests.support import REPOSITORY
@@ -191,7 +191,7 @@ def test_a_mistake_that_was_mended_is_mended_for_a_run_that_is_retried(project: 
     status = status_page(read_status(project.store, campaign), Page())
     assert f"{after} ({run.name})" in status
     [measured] = [one for one in read_runs(project.store, campaign) if one.name == run.name]
-    assert flags_of(measured)[0] == f"its attempts ran different code: {before} → {after}"
+    assert remarks_of(measured)["different code"] == f"its attempts ran different code: {before} → {after}"
 
 
 QUICK = """

@@ -50,7 +50,7 @@ def test_a_link_that_waits_under_the_name_of_a_partial_file_leads_nowhere(tmp_pa
     mine.write_text("mine")
     folder.mkdir()
     (folder / name).symlink_to(mine)
-    write._write(folder, {"report.html": "<html>", "conditions.csv": "a,b"})
+    write.write_files(folder, {"report.html": "<html>", "conditions.csv": "a,b"})
     assert (mine.read_text(), (folder / "report.html").read_text()) == ("mine", "<html>")
 
 
@@ -63,7 +63,7 @@ def test_a_report_is_not_written_through_a_link_of_another_s(tmp_path: Path, pla
         folder.mkdir()
     link_of_another(folder / planted if planted else folder, home)
     with pytest.raises(UserError, match=f"is a link to {home} that user {SOMEBODY} made"):
-        write._write(folder, {"report.html": "x", "figures/loss.svg": "x"})
+        write.write_files(folder, {"report.html": "x", "figures/loss.svg": "x"})
     assert names(home) == []
 
 

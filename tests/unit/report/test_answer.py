@@ -80,12 +80,7 @@ def test_without_repeats_there_is_a_ranking(planted: Plant) -> None:
     found = answered(planted(Planted("base", (0.2,), (3.0,)), Planted("fast", (0.1,), (3.0,))))
     assert found.sentence == "fast ranks first: 2.00 × the baseline's speed; only 1 run each."
     assert (shown(found), codes(found)) == ([("fast", "first"), ("base", "not_proven")], [Why.FEW_RUNS])
-    assert found.doubts[0].text == "only 1 run each; set `repeats: 3`"
-
-
-def test_a_search_has_repeats_of_its_own(planted: Plant) -> None:
-    found = answered(planted(Planted("trial-0001-confirm", (0.2,)), Planted("trial-0002-confirm", (0.1,))))
-    assert found.doubts[0].text == "only 1 run each; set `search.confirm.repeats: 3`"
+    assert found.doubts[0].text == "only 1 run each; add repeats"
 
 
 def test_where_an_axis_changes_the_learning_loss_leads(planted: Plant) -> None:

@@ -20,9 +20,9 @@ from dscampaign.orchestrator.report.compare.difference import (
     verdict,
 )
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
+from dscampaign.orchestrator.report.measure.flags import UNTIMED
 from dscampaign.orchestrator.report.measure.load import read_runs
-from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, flags_of, results_at
 
 
 def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: Plant) -> None:
@@ -39,8 +39,8 @@ def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: P
 @pytest.mark.parametrize(
     ("losses", "end"),
     [
-        ((2.9, 2.999, 3.101), "b is lower by 0.1000 [0.0975, 0.1025] nats: better (margin 0.010)."),
-        ((3.01, 3.13, 3.22), "b is higher by 0.020 [-0.005, 0.045] nats: not proven: the repeats vary too much."),
+        ((2.9, 2.999, 3.101), "b -0.1000 [-0.1025, -0.0975] nats beside a: better (margin 0.010)."),
+        ((3.01, 3.13, 3.22), "b +0.020 [-0.005, 0.045] nats beside a: not proven: the repeats vary too much."),
     ],
 )
 def test_a_difference_of_losses_has_its_interval_and_a_margin(

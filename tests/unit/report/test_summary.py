@@ -55,7 +55,7 @@ def test_of_several_workloads_the_table_has_their_sentences(planted_url: PlantSt
     rows = first(results).tables[0].rows
     groups = [row[0].text for row in rows if row[0].mark == "group"]
     assert groups == [f"{one.workload.name}: {one.answer.sentence}" for one in results.workloads]
-    assert [text.partition(":")[0] for text in groups] == ["model gpt2", "model gpt2-large"]
+    assert [text.partition(":")[0] for text in groups] == ["gpt2", "gpt2-large"]
     assert [row[0].text for row in rows if row[0].mark != "group"] == ["fast", "large"]
 
 

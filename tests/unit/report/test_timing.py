@@ -11,10 +11,9 @@ import pytest
 
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
-from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, timing
-from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
+from dscampaign.tests.support.planted import Planted, PlantStore, Try, flags_of, results_at
 
 
 def series(steps: Sequence[int], step_s: Sequence[float], generation: int = 1) -> Series:

@@ -33,7 +33,9 @@ def judged(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
 
 
 def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Plant) -> None:
-    runs = planted(Planted("a", train={"engine": "ddp"}), Planted("b", (0.08,) * 3))
+    runs = planted(
+        *(Planted(name, s, params={"engine": name}) for name, s in (("ddp", (0.1,) * 3), ("b", (0.08,) * 3)))
+    )
     found = judged(silent(runs, "b-r2"))
     assert [one.in_tokens for one in found] == [False, False]
     assert [one.speed.value for one in found if one.speed] == pytest.approx([10, 12.5], rel=0.01)
@@ -42,7 +44,7 @@ def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Pla
     assert found[1].order == Standing.FASTER
     assert answer(found).sentence == "Use b: 1.25 × the baseline's speed, same loss."
     (change,) = sensitivities(found)
-    assert effect_line(change).startswith("engine ddp → deepspeed: 1.25 ")
+    assert effect_line(change).startswith("engine ddp → b: 1.25 ")
 
 
 @pytest.mark.parametrize(("by_clock", "speed"), [(False, 2.5), (True, 10.0)])

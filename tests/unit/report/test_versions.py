@@ -13,7 +13,7 @@ from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare_operands
 from dscampaign.orchestrator.report.compare.limits import limits_of
-from dscampaign.orchestrator.report.compare.sensitivity import change_in_words, sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore
 
 OLD, NEW = "deepspeed 0.19.5", "deepspeed 0.19.8"
@@ -40,7 +40,7 @@ def test_environments_with_the_same_versions_keep_their_names(planted: Plant) ->
     conditions = conditions_of(runs)
     assert [one.title for one in conditions] == ["python one", "python other"]
     (effect,) = sensitivities(compare_to_baseline(conditions, conditions[0]))
-    assert change_in_words(effect) == "python one → other"
+    assert effect.change == "python one → other"
 
 
 def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted_url: PlantStore) -> None:
@@ -106,27 +106,21 @@ def test_losses_have_a_limit_of_their_own(planted_url: PlantStore, capsys: pytes
         "loss=0.04 failed: held-out loss +0.0500 [0.0500, 0.0500] nats.",
         "loss=0.06 passed: held-out loss +0.0500 [0.0500, 0.0500] nats.",
         "loss=1 failed: a loss is not finite.",
-        "loss=1 undecided: only 1 run each; set `repeats: 3`.",
+        "loss=1 undecided: only 1 run each; add repeats.",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("slower", 'slower: "" is not a number'),
-        ("slower=fast", '"fast" is not a number'),
-        ("slower=-1%", '"-1%" is not a number from 0 up'),
-        ("loss=nan", '"nan" is not a number'),
-        ("slower=0.03", "a percentage of the step time"),
-        ("loss=1%", "a difference of losses"),
-        ("speed=3%", 'no limit named "speed"'),
-        ("slower=3%,", 'no limit named ""'),
+        *((text, f'"{text}" is no limit') for text in ("slower", "slower=-1%", "loss=nan", "slower=0.03", "loss=1%")),
+        ("speed=3%", '"speed=3%" is no limit'),
+        ("slower=3%,", '"" is no limit'),
         ("slower=3%,slower=4%", "two limits for slower"),
     ],
 )
 def test_a_mistake_in_a_limit_is_named(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(UserError, match=message):
         limits_of(text)
-    assert error.value.hint
     assert main(["compare", "a", "b", "--fail-if", text]) == EXIT_USAGE
     assert message in capsys.readouterr().err

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Standing
 from dscampaign.orchestrator.report.compare.workloads import ignored, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
+from dscampaign.tests.support.planted import Plant, Planted
 
 
 def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:
@@ -52,20 +52,6 @@ def test_the_margin_is_fixed_or_the_spec_s_however_much_repeats_differ(
     judged = compare_to_baseline(workload.conditions, workload.baseline, margin)
     assert judged[0].loss.margin == judged[1].loss.margin == (margin or LOSS_MARGIN_NATS)
     assert judged[1].loss.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    "other", [{"seq_len": 1024}, {"tokenizer": "bytes"}, {"pretrained": True}, {"dataset": {"path": "b"}}]
-)
-def test_a_loss_is_a_target_only_for_what_differs_in_nothing_but_its_batch_and_steps(
-    planted_url: PlantStore, other: dict[str, Any]
-) -> None:
-    small, large = Planted("small"), Planted("large", train={"global_batch": 16, "steps": 60})
-    unlike = replace(large, name="unlike", floor=5.0, train={"global_batch": 32, **other})
-    more_ranks = replace(large, name="more-ranks", floor=5.0, ranks=4)
-    times = results_at(planted_url(small, large, unlike, more_ranks)).times
-    assert [one.name for one, *_ in times] == ["small", "large"]
-    assert all(loss < 5.0 for _, loss, _ in times)
 
 
 SCRIPT = {"command": ["train.py"]}
