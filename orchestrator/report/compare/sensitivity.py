@@ -15,34 +15,6 @@ from .conditions import grouped, key_of, unlike
 from .statistics import Estimate, LossTest, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
 
-<<<<<<< HEAD
-FIELDS: Final = (
-    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing",
-    "fused_loss",
-)  # fmt: skip
-"""Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
-
-_ORDER: Final = (
-    "ddp",
-    "deepspeed",
-    "fsdp2",
-    "none",
-    "optimizer",
-    "full",
-    "nvme",
-    "fp32",
-    "tf32",
-    "bf16",
-    "fp16",
-    "fp8",
-)
-"""Values of the strategy: each costs or saves more than the one before."""
-
-_FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
-"""What changes with a field: without DeepSpeed's engine there is no ZeRO, and without a disk no folder on it."""
-
-=======
->>>>>>> b6d78338 (report: fewer records; effects of axes; one chart in place of bars)
 LEAST_GB: Final = 0.1
 
 
