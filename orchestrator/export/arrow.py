@@ -69,8 +69,11 @@ def batches(rows_of: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[
         types_by_name[column.name] = time if column.name in _TIMES else plain
     if rows_of == "runs":
         rows = list(rows)
-        values = {name: [row[place] for row in rows] for place, name in enumerate(columns) if name not in types_by_name}
-        types_by_name |= {name: _type_of(each, pa) for name, each in values.items()}
+        by_python = {frozenset((int,)): pa.int64(), frozenset((bool,)): pa.bool_()}
+        by_python |= dict.fromkeys(map(frozenset, ((float,), (int, float))), pa.float64())
+        for place, name in enumerate(columns):
+            python_types = frozenset(type(row[place]) for row in rows if row[place] is not None)
+            types_by_name.setdefault(name, by_python.get(python_types, text))
     types = [types_by_name.get(name, pa.float64()) for name in columns]
     stored: dict[Any, Callable[[Any], Any]] = {time: _microseconds, text: _text, pa.float64(): float}
     convert = [stored.get(kind, lambda value: value) for kind in types]
@@ -84,13 +87,6 @@ def batches(rows_of: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[
         return pa.record_batch(arrays, schema=schema)
 
     return schema, map(batch, iter(lambda: list(islice(left, ROWS_A_BATCH)), []))
-
-
-def _type_of(values: Sequence[Any], pa: Any) -> Any:
-    python_types = {type(value) for value in values if value is not None}
-    if python_types and python_types <= {int, float}:
-        return pa.int64() if python_types == {int} else pa.float64()
-    return pa.bool_() if python_types == {bool} else pa.string()
 
 
 def _microseconds(time_s: float) -> int | None:

@@ -87,11 +87,8 @@ def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[
         )
         for run_id, row in queries.iter_metrics(conn, campaign_id)
     )
-    return ("run", *_STEP_COLUMNS, "changes", *map(_metric_column, extras)), rows
-
-
-def _metric_column(name: str) -> str:
-    return _METRIC + name if name in _TAKEN or name.startswith((_PARAM, _METRIC)) else name
+    own = [_METRIC + name if name in _TAKEN or name.startswith((_PARAM, _METRIC)) else name for name in extras]
+    return ("run", *_STEP_COLUMNS, "changes", *own), rows
 
 
 def _runs(documents: Sequence[dict[str, Any]], final: Mapping[str, float]) -> tuple[Sequence[str], Iterable[Row]]:

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dscampaign.orchestrator.formatting import short_number
-
 from .blocks import Block, blocks_of
 from .conditions import Condition, few_repeats, unlike
 from .statistics import LEAST_REPEATS, Estimate, LossTest, Standing, estimate, loss_margin, loss_test, order, ratio
-from .wording import interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +130,6 @@ class BaselineComparison:
         own = self.condition.value("mem_reserved_gb")
         other = self.baseline.condition.value("mem_reserved_gb") if self.baseline else None
         return own / other - 1 if own is not None and other else None
-
-
-def speed_text(one: BaselineComparison) -> str:
-    """`72.9k [72.5k, 83k] tokens/s`; nothing if no step was timed."""
-    if one.speed is None:
-        return ""
-    return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
 def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Standing:

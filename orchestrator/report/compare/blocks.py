@@ -11,8 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dscampaign.orchestrator.report.measure.run import MeasuredRun
-
 from .conditions import Condition
 from .statistics import LEAST_REPEATS, fisher, student
 
@@ -58,8 +56,10 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | N
     for one in conditions:
         counted = {run.repeat: run for run in one.counted}
         for repeat, speed in one.speeds(in_tokens=in_tokens):
-            middle_s = sum(counted[repeat].span_s or (math.nan,)) / 2
-            if math.isfinite(speed) and speed > 0 and (place := _place(counted[repeat], in_turn=in_turn)):
+            run = counted[repeat]
+            nodes = ",".join(("on", *sorted(run.hosts))) if in_turn and run.tries == 1 else ""
+            place, middle_s = run.shared_job or nodes, sum(run.span_s or (math.nan,)) / 2
+            if place and math.isfinite(speed) and speed > 0:
                 runs.append((one.name, (repeat, place), middle_s, speed))
     names, blocks = {name for name, _, _, _ in runs}, {block for _, block, _, _ in runs}
     if len(blocks) < LEAST_REPEATS:
@@ -73,11 +73,6 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | N
         speeds.setdefault(name, {})[block] = speed / float(np.exp(faster))
     packed = all(run.shared_job for one in conditions for run in one.counted)
     return Blocks("job" if packed else "round", speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0)
-
-
-def _place(run: MeasuredRun, *, in_turn: bool) -> str:
-    """Return the job or the nodes that a run shared with the other runs of its repeat; "" if it did not."""
-    return run.shared_job or (",".join(("on", *sorted(run.hosts))) if in_turn and run.tries == 1 else "")
 
 
 def _ran_in_turn(conditions: Iterable[Condition]) -> bool:

@@ -26,12 +26,6 @@ from .wording import change, difference_text, field_text, intervals, loss_verdic
 
 MISSING: Final = "–"
 
-_COMPARED: Final = (
-    "step_s", "tokens_per_s", "mfu", "final_loss", "held_out", "mem_reserved_gb", "gpu_util_pct", "gpu_power_w",
-    "j_per_token",
-)  # fmt: skip
-"""Figures that a comparison shows."""
-
 _USAGE: Final = "`campaign compare [NAME] A B`"
 
 
@@ -199,7 +193,7 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
     counts = RunCounts.of(condition.runs)
     return [
         ("runs completed", f"{counts.completed} of {counts.total}{counts.note}"),
-        *((METRICS[name].label, condition.text(name)) for name in _COMPARED),
+        *((metric.label, condition.text(name)) for name, metric in METRICS.items() if metric.label),
         ("code", _code(condition)),
         ("tries in all", str(sum(run.tries for run in condition.runs))),
     ]

@@ -97,11 +97,6 @@ _memory = partial(_highest, digits="{:.1f}".format, unit="GB")
 _sum = partial(Metric, over=OverRepeats.SUM)
 
 _ALL: Final = (
-    _loss("held_out", lambda run: run.loss.held_out, label="held-out loss"),
-    _loss("first_loss", lambda run: run.loss.first),
-    _loss("final_loss", lambda run: run.loss.final, label="final loss"),
-    _loss("best_loss", lambda run: run.loss.best),
-    _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit="", better=Better.HIGHER),
     _step_time("step_s", _timed(lambda timing: timing.step_s), digits=_significant(4), label="step time"),
     _step_time("step_mean_s", _timed(lambda timing: timing.mean_s), digits=_significant(4)),
     _step_time("step_std_s", _timed(lambda timing: timing.std_s), digits=_significant(3)),
@@ -116,6 +111,11 @@ _ALL: Final = (
     ),
     _median("samples_per_s", _samples_per_s, digits=_significant(4), better=Better.HIGHER),
     _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER, label="MFU"),
+    _loss("held_out", lambda run: run.loss.held_out, label="held-out loss"),
+    _loss("first_loss", lambda run: run.loss.first),
+    _loss("final_loss", lambda run: run.loss.final, label="final loss"),
+    _loss("best_loss", lambda run: run.loss.best),
+    _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit="", better=Better.HIGHER),
     _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%", label="GPU utilisation"),
     _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W", label="GPU power"),
     _gpu("gpu_power_peak_w", lambda run: run.gpus.power_peak_w, unit="W"),

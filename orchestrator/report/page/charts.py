@@ -14,11 +14,12 @@ from typing import Any, Final
 import altair as alt
 
 from dscampaign.orchestrator.campaign.titles import titles_of
-from dscampaign.orchestrator.formatting import clean, words
-from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
+from dscampaign.orchestrator.formatting import clean, short_number, words
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.conditions import key_of
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
+from dscampaign.orchestrator.report.compare.wording import interval
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .curves import Curves
@@ -28,9 +29,6 @@ from .looks import GREY, OTHERS, Looks
 HOVER: Final = "hover"
 """Name of a layer that a picture does not need."""
 
-_BRIGHT: Final = "!length(hot) || indexof(hot, datum.c) >= 0 ? 1 : 0.1"
-_DRAG: Final = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
-_WHEEL: Final = "wheel![event.ctrlKey || event.metaKey || event.shiftKey]"
 _DASHES: Final = ([1, 0], [8, 3], [2, 2], [10, 3, 2, 3], [5, 2], [12, 5], [6, 2, 2, 2], [3, 4])
 """Of the curves: of two that coincide, both are seen."""
 _NAME: Final = alt.Tooltip("name:N")
@@ -46,13 +44,17 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
         return None
     measured.sort(key=lambda each: looks[each.condition.name].group != OTHERS)  # the colours above the grey
     verdicts = {row.condition.name: row.verdict for row in one.answer.rows}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
-            **_speed(each, looks),
+            "c": looks[each.condition.name].number,
+            "value": speed.value,
+            **dict(zip(("low", "high"), speed.ends or (), strict=False)),
+            "says": f"{short_number(speed.value)}{interval(speed, short_number)} {each.speed_unit}",
             "memory": each.condition.value("mem_reserved_gb"),
             "verdict": words(verdicts[each.condition.name]),
         }
         for each in measured
+        if (speed := each.speed)
     ]
     on_gpus = any(run.on_gpus for each in measured for run in each.condition.runs)
     across = alt.X("memory:Q", title="memory of a GPU (GB)" if on_gpus else "memory (GB)", scale=_near())
@@ -100,7 +102,9 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     titles = titles_of(lines)
     rows = [{**row, "line": titles[row["line"]]} for row in rows]
     legend = alt.Legend(title=None, orient="top", symbolStrokeColor=GREY) if 1 < len(lines) <= 6 else None
-    across = alt.X("x:Q", title=axis, scale=_scale(xs), axis=alt.Axis(values=xs[:12], format="~g"))
+    far_apart = xs[0] > 0 and xs[-1] >= 8 * xs[0]
+    scale = alt.Scale(type="log", padding=16, nice=False) if far_apart else alt.Scale(zero=False, padding=16)
+    across = alt.X("x:Q", title=axis, scale=scale, axis=alt.Axis(values=xs[:12], format="~g"))
     up = alt.Y("y:Q", title=title, scale=_near(), axis=alt.Axis(format="~s" if metric == "tokens_per_s" else "~g"))
     dash = alt.StrokeDash("line:N", sort=None, legend=legend) if legend else alt.Detail("line:N")
     base, colour = _base(), _colour(rows, looks, legend=None)
@@ -219,25 +223,15 @@ def _paints(rows: Iterable[Row], looks: Looks) -> dict[str, str]:
 
 
 def _dim(opacity: float) -> Any:
-    return alt.OpacityValue(alt.ExprRef(f"{opacity} * ({_BRIGHT})"))
+    return alt.OpacityValue(alt.ExprRef(f"{opacity} * (!length(hot) || indexof(hot, datum.c) >= 0 ? 1 : 0.1)"))
 
 
 def _zoom() -> alt.Parameter:
-    return alt.selection_interval(name="zoom", bind="scales", translate=_DRAG, zoom=_WHEEL)
+    drag = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
+    wheel = "wheel![event.ctrlKey || event.metaKey || event.shiftKey]"
+    return alt.selection_interval(name="zoom", bind="scales", translate=drag, zoom=wheel)
 
 
 def _near() -> alt.Scale:
     """A scale of the values alone: differences are the matter, and points do not need 0."""
     return alt.Scale(zero=False, nice=True, padding=12)
-
-
-def _scale(values: Sequence[float]) -> alt.Scale:
-    """A logarithmic scale, if the sorted values are positive and far apart."""
-    wide = values[0] > 0 and values[-1] >= 8 * values[0]
-    return alt.Scale(type="log", padding=16, nice=False) if wide else alt.Scale(zero=False, padding=16)
-
-
-def _speed(each: BaselineComparison, looks: Looks) -> dict[str, Any]:
-    ends = dict(zip(("low", "high"), (each.speed and each.speed.ends) or (), strict=False))
-    value = each.speed and each.speed.value
-    return {"c": looks[each.condition.name].number, "value": value, **ends, "says": speed_text(each)}

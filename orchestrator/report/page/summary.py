@@ -89,5 +89,5 @@ def _chart(results: Results, looks: Looks) -> Chart | None:
     if chart:
         return chart
     chart = None if loss_leads else charts.trade_off(one, looks)
-    chart = chart or charts.losses(curves(one, looks, several), looks, "")
+    chart = chart or charts.losses(curves(one, looks, several), looks, one.comparisons[0].loss_unit and " (nats)")
     return of_workload(chart, one, 1, several) if chart else None

@@ -232,5 +232,3 @@ def test_rows_of_conditions_have_every_figure_that_is_known(pages: dict[str, Pag
             assert float(row[column]) > 0, column
     columns = rows[0].keys()
     assert not [each for each in columns if any(other.startswith(f"{each}.") for other in columns)]
-    assert "j_per_token.value" in columns
-    assert "j_per_token" not in columns
