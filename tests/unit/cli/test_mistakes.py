@@ -27,7 +27,7 @@ Output = pytest.CaptureFixture[str]
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep sweep", "sweep is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep bad bad", "bad is compared with itself", "`campaign compare [NAME] A B`"),
-        ("report --output file", "cannot write file: File exists", "name a folder that you can write to"),
+        ("report --output file", "cannot write file/figures: Not a directory", "name a folder that you can write to"),
         ("report --output file/x", "cannot write file/x: Not a directory", "name a folder that you can write to"),
     ],
 )
