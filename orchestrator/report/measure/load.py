@@ -19,7 +19,7 @@ from .run import MeasuredRun, measured_run
 
 
 def figures_of(store: Store, campaign: CampaignRow, names: Collection[str]) -> dict[str, dict[str, float | None]]:
-    """Return the figures of runs, by their names: those of the registry, and steps per second."""
+    """Return the figures of runs by their names: of the registry, and steps per second."""
     figures: dict[str, dict[str, float | None]] = {}
     for run in read_runs(store, campaign, names):
         step_s = run.timing.step_s if run.timing else None
@@ -29,7 +29,7 @@ def figures_of(store: Store, campaign: CampaignRow, names: Collection[str]) -> d
 
 
 def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None = None) -> list[MeasuredRun]:
-    """The figures of every run, or of those of these names, in the order of the matrix."""
+    """Return the figures of every run, or of these names, in the order of the matrix."""
     measured = []
     with store.read() as conn:
         until_s = looked_s(conn, store.now(conn), campaign.id)

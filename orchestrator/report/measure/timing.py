@@ -95,7 +95,7 @@ class Lines:
         return bool(own.size) and not np.isfinite(own).any()
 
     def steady_s(self) -> Floats:
-        """Return the time of all steps of a line; those of the warm-up, or of unknown time, count as the median."""
+        """Return the time of all steps of a line; in the warm-up, or of unknown time, they count as the median."""
         is_timed = self.timed & np.isfinite(self.step_s)
         if not is_timed.any():
             return np.full(self.step.size, math.nan)
