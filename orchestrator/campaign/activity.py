@@ -88,12 +88,12 @@ def event_text(event: EventRow) -> str:
         return clean(str(text))
     with suppress(LookupError, TypeError, ValueError, OverflowError):
         return _EVENTS[event.kind](event.data)
-    facts = (f"{words(clean(name))} {_fact(it)}" for name, it in event.data.items() if not isinstance(it, dict))
+
+    def fact(value: Any) -> str:
+        return (
+            figure(value) if isinstance(value, float) else clean(value if isinstance(value, str) else json.dumps(value))
+        )
+
+    facts = (f"{words(clean(name))} {fact(it)}" for name, it in event.data.items() if not isinstance(it, dict))
     kind = words(event.kind.removeprefix("script."))
     return shorten(": ".join(filter(None, (kind, ", ".join(facts)))), 120)
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, float):
-        return figure(value)
-    return clean(value if isinstance(value, str) else json.dumps(value))

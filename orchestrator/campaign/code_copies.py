@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -224,7 +224,9 @@ class CodeTree:
 
     def manifest(self, folder: Path) -> CodeCopy:
         """Return the content of a copy at `folder`, or of one to come if that is the root. Raises OSError."""
-        reads = sorted({name for path in self.files if path.endswith(".py") for name in _names_read(folder / path)})
+        scripts = (folder / path for path in self.files if path.endswith(".py"))
+        texts = (path.read_text(encoding="utf-8", errors="replace") for path in scripts if not path.is_symlink())
+        reads = sorted({match[0] or match[1] for text in texts for match in _READS.findall(text)})
         prints = {path: fingerprint(folder, path) for path in self.files}
         return CodeCopy(os.fspath(self.root), prints, tuple(reads))
 
@@ -366,25 +368,15 @@ def _walk(root: Path, dir: Path) -> tuple[list[str], list[str]] | None:
     for folder, folders, names in os.walk(root):
         at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
         outside = [name for name in folders if f"{at}{name}" != own and not _is_a_campaign_s(root, f"{at}{name}")]
-        folders[:] = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
+        by_name = (name for name in outside if not name.startswith(".") and name not in _UNSEEN | _TOOLS)
+        folders[:] = [name for name in by_name if not any(Path(folder, name, sign).exists() for sign in _ENVIRONMENT)]
         paths += [f"{at}{name}" for name in (*names, *(name for name in folders if Path(folder, name).is_symlink()))]
         if len(paths) > 5 * TREE_LIMIT_FILES:
             return None
     return [], paths
 
 
-def _is_a_tool_s(folder: Path) -> bool:
-    by_name = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
-    return by_name or any((folder / sign).exists() for sign in _ENVIRONMENT)
-
-
 def has_module(folder: Path, command: Sequence[str]) -> bool:
     """Return whether the module that a command names lies in a folder."""
     top = command[1].split(".")[0] if len(command) > 1 else ""
     return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
-
-
-def _names_read(path: Path) -> Iterator[str]:
-    if not path.is_symlink():
-        for match in _READS.findall(path.read_text(encoding="utf-8", errors="replace")):
-            yield match[0] or match[1]

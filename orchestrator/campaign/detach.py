@@ -62,7 +62,11 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
             return other
         else:
             time.sleep(_POLL_S)  # another command is starting it
-    started, command = None, [*own_python(), *_command(store, settings)]
+    [source] = [origin.source for origin in settings.origins if origin.name == "store"]
+    found = settings.store != settings.store_without_password and source not in CARRIED
+    place = [] if found else ["--store", store.url_without_password]  # else the job finds a password as this one did
+    words = ["dscampaign.orchestrator.cli", "reconcile", "--all-campaigns", "--watch", *place]
+    started, command = None, [*own_python(), *words]
     try:
         started = _job(store, campaign, command) if as_job else _process(store, campaign, command)
     except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear) as error:
@@ -113,11 +117,3 @@ def _folder(campaign: CampaignRow) -> Path:
     folder = Path(campaign.dir) / RECONCILER
     make_private(folder)
     return folder
-
-
-def _command(store: Store, settings: Settings) -> list[str]:
-    """Name the store, unless that would drop a password that the job finds as this command did."""
-    [source] = [origin.source for origin in settings.origins if origin.name == "store"]
-    found = settings.store != settings.store_without_password and source not in CARRIED
-    place = [] if found else ["--store", store.url_without_password]
-    return ["dscampaign.orchestrator.cli", "reconcile", "--all-campaigns", "--watch", *place]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_regular
@@ -149,7 +149,12 @@ def _streams(log: Path, pieces: Iterable[tuple[int, str]]) -> Iterable[Stream]:
     lines = list(pieces)
     match = _RANK_IN_NAME.search(f"{log.parent.name}/{log.name}")
     alone = next((int(rank) for rank in match.groups() if rank), None) if match else None
-    label = next((label for label in (_SRUN, _PDSH) if _labels_most(label, lines)), _EACH_LINE)
+
+    def labels_most(label: re.Pattern[str]) -> bool:
+        counts = Counter(match[1] for _, text in lines if (match := label.match(text)))
+        return sum(counts.values()) * 2 >= len(lines) > 2 * len(counts) > 0
+
+    label = next(filter(labels_most, (_SRUN, _PDSH)), _EACH_LINE)
     streams: dict[str, Stream] = {}
     for number, text in lines:
         label_match = label.match(text)
@@ -160,11 +165,6 @@ def _streams(log: Path, pieces: Iterable[tuple[int, str]]) -> Iterable[Stream]:
         streams[who].numbers.append(number)
         streams[who].texts.append(text[label_match.end() :] if label_match else text)
     return streams.values()
-
-
-def _labels_most(label: re.Pattern[str], lines: Sequence[tuple[int, str]]) -> bool:
-    counts = Counter(match[1] for _, text in lines if (match := label.match(text)))
-    return sum(counts.values()) * 2 >= len(lines) > 2 * len(counts) > 0
 
 
 _BY_SLURM: Final = {
@@ -239,7 +239,15 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     streams, files = gather(paths)
     death, view = _first_death(streams), job.view if job and job.view.terminal else None
     by_log = None if view else _slurms_report(streams)
-    ended = _ended(streams, death, by_log[0] if by_log else view)
+    job_view = by_log[0] if by_log else view
+    outcomes = list(_outcomes(streams, death, job_view))
+    known: dict[str, Any] = {
+        "target_step": None,
+        "steps_decide": False,
+        "on_cpu": False,
+        "host_memory": ("`--mem`", ""),
+    }
+    ended = Ended(job_view, outcomes, nodes=max(1, len(outcomes)), host_memory=("`--mem`", ""), **known)
     verdict = _root_cause(ended)
     if verdict.sure is Sureness.UNSURE and verdict.line is None:
         verdict = _before_any_program(ended, streams) or verdict
@@ -323,26 +331,17 @@ def _first_death(streams: Sequence[Stream]) -> _Death:
         for stream in streams:
             if report := stream.find(pattern):
                 fields = {name: value for name, value in report[0].groupdict().items() if value}
-                return _death(fields, stream, stream.proof(report[1]))
+                code = int(fields.get("code", 0))
+                number = -code if code < 0 else code - 128
+                by_name = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), None)
+                number = int(by_name) if by_name else number if number in _DEATHS.values() else 0
+                rank = int(fields["rank"]) if "rank" in fields else None if "host" in fields else stream.rank
+                host, starved = fields.get("host", stream.host), "starved" in fields
+                return _Death(number, rank, host, starved, stream.proof(report[1]))
     return _Death()
 
 
-def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
-    code = int(fields.get("code", 0))
-    number = -code if code < 0 else code - 128
-    by_name = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), None)
-    number = int(by_name) if by_name else number if number in _DEATHS.values() else 0
-    rank = int(fields["rank"]) if "rank" in fields else None if "host" in fields else stream.rank
-    return _Death(number, rank, fields.get("host", stream.host), "starved" in fields, proof)
-
-
 # -- the classifier's evidence ------------------------------------------------------------------------------------
-
-
-def _ended(streams: Sequence[Stream], death: _Death, job: JobView | None) -> Ended:
-    outcomes = list(_outcomes(streams, death, job))
-    nodes = max(1, len(outcomes))
-    return Ended(job, outcomes, nodes, target_step=None, steps_decide=False, on_cpu=False, host_memory=("`--mem`", ""))
 
 
 def _lines(streams: Iterable[tuple[int, Stream]]) -> tuple[LogLine, ...]:

@@ -17,7 +17,6 @@ from dscampaign.db.records import (
     CampaignRow,
     CheckpointRow,
     EventRow,
-    Lease,
     MemoryObservation,
     RunLatest,
     RunRow,
@@ -142,6 +141,14 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         attempts = queries.attempts_by_run(conn, campaign.id)
         forwards = queries.forwards(conn, campaign.id)
 
+    holder, waiting, lease = status.acting, status.queue or {}, status.reconciler
+    job_id = holder.job if holder else next(iter(waiting), "")
+    reconciler = None
+    if lease:
+        names = ("expires_s", "asked_s", "heard_s", "trouble")
+        owner = LeaseHolder.parse(lease.holder)
+        reconciler = {"host": owner.host, "pid": owner.pid, **{name: getattr(lease, name) for name in names}}
+
     def of_run(row: RunStatus) -> dict[str, Any]:
         return {
             **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
@@ -156,8 +163,8 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "now_s": status.now_s,
         "left_s": status.left.seconds,
         "ends_s": status.ends_s,
-        "reconciler": _reconciler(status.reconciler),
-        "retries": _retries(status),
+        "reconciler": reconciler,
+        "retries": {"on": holder is not None, "job_id": job_id or None, "job_state": waiting.get(job_id)},
         **status.counts.document(),
         "runs": Documents((status.of(chosen) if chosen else status).runs, of_run),
     }
@@ -276,20 +283,6 @@ def _run_of_status(
         "forwarded": _forwarded(forwards),
         "attempts": [{name: getattr(attempt, name) for name in ATTEMPT} for attempt in attempts],
     }
-
-
-def _retries(status: CampaignStatus) -> dict[str, Any]:
-    holder, waiting = status.acting, status.queue or {}
-    job_id = holder.job if holder else next(iter(waiting), "")
-    return {"on": holder is not None, "job_id": job_id or None, "job_state": waiting.get(job_id)}
-
-
-def _reconciler(lease: Lease | None) -> dict[str, Any] | None:
-    if lease is None:
-        return None
-    holder = LeaseHolder.parse(lease.holder)
-    fields = {name: getattr(lease, name) for name in ("expires_s", "asked_s", "heard_s", "trouble")}
-    return {"host": holder.host, "pid": holder.pid, **fields}
 
 
 def _attempt(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:

@@ -234,20 +234,18 @@ def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[
         reason, differing = "its experiment changed in the spec", _differing(row, run)
         yield PlannedRun(Sign.RESUBMIT, row.name, reason, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
-        kept = _kept(row, run, submits.get(row.id))
-        kept = replace(kept, why=words(COMPLETED_EARLY)) if row.id in early and not kept.starts else kept
-        yield replace(kept, differing=_differing(row, run))
+        differing = _differing(row, run)
+        if submit := submits.get(row.id):
+            sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
+            sizes = submit.micro_batch, submit.mem_scale, submit.changes
+            yield PlannedRun(sign, row.name, why, run, *sizes, differing=differing)
+        else:
+            why = words(COMPLETED_EARLY) if row.id in early else shown_state(row.state, as_kept(row, run).desired)
+            yield PlannedRun(Sign.KEEP, row.name, why, run, run.micro_batch, differing=differing)
     for row in change.drop:
         ends = row.state in UNSETTLED_RUN
         reason = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
         yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, reason, params=row.params)
-
-
-def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
-    if submit is None:
-        return PlannedRun(Sign.KEEP, row.name, shown_state(row.state, as_kept(row, run).desired), run, run.micro_batch)
-    sign, reason = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
-    return PlannedRun(sign, row.name, reason, run, submit.micro_batch, submit.mem_scale, submit.changes)
 
 
 def _with_history(

@@ -64,7 +64,10 @@ def promote(campaign: CampaignRow, condition: str, row: RunRow, steps: int, out:
         raise UserError(f"{out} is not beside the campaign's spec", f"name a file there: --output {folder / out.name}")
     raw = _edited(load(campaign.spec, "").data, settings_of(overrides))
     point = _point(raw, folder, row, condition)
-    fixed = {s.path: _merged(raw, s.path, s.value) for s in point.settings if s.path}
+    fixed = {s.path: s.value for s in point.settings if s.path}
+    for path, value in fixed.items():
+        if len(path) == 1 and isinstance(value, dict) and isinstance(before := raw.get(path[0]), dict):
+            fixed[path] = {**before, **value}
     suffix = f"-{steps}-steps"
     name = f"{campaign.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
     changed = {**fixed, **_filled_in(raw, point), ("name",): name, ("train", "steps"): steps}
@@ -107,11 +110,6 @@ def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) ->
             return point
     hint = "submit the spec that has it again, or name another with --condition"
     raise UserError(f"the campaign's spec no longer has the condition {condition}", hint)
-
-
-def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
-    before = raw.get(path[0]) if len(path) == 1 else None
-    return {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
 
 def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:

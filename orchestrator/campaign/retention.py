@@ -318,7 +318,11 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
         if run.state not in SETTLED_RUN or any(row.state not in TERMINAL_ATTEMPT for row in own):
             continue
         folder = paths.run(run.name)
-        for path in _checkpoints(run, folder.checkpoints(run.config_hash), steps.get(run.id)):
+        config, step, surplus = run_config(run), steps.get(run.id), list[Path]()
+        if config.command is None and step is not None:  # the user's own script keeps its own
+            train, saved = config.train, folder.checkpoints(run.config_hash)
+            surplus = checkpoint_retention.surplus(saved, train.keep_checkpoints, step, keep_best=train.keep_best)
+        for path in surplus:
             if checkpoint_retention.is_ours(path):
                 yield from _items(GarbageKind.CHECKPOINTS, [path], paths.dir)
             else:
@@ -326,14 +330,6 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
         for name in {run.config_hash, *(row.config_hash for row in own)}:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
             yield from _items(GarbageKind.TEMPORARY, (path for path in left if not _is_new(path)), paths.dir)
-
-
-def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
-    """Return the surplus checkpoints of the built-in trainer: the user's own script keeps its own."""
-    config = run_config(run)
-    if config.command or step is None:
-        return []
-    return checkpoint_retention.surplus(folder, config.train.keep_checkpoints, step, keep_best=config.train.keep_best)
 
 
 def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:

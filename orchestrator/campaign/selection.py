@@ -166,7 +166,11 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
     for word in words[named:]:
         exact = [Candidate(word, word, home) for home in names if word in names[home]]
         known = [run for home in names for run in runs(home)] if not exact else []
-        found = unambiguous(word, exact, several=False) or matching(word, known) or _of_job(store, word, known)
+        found = unambiguous(word, exact, several=False) or matching(word, known)
+        if not found:
+            with store.read() as conn:
+                having = {(home, run) for home, run, _ in queries.runs_of_job(conn, word)}
+            found = unambiguous(word, [run for run in known if (run.campaign, run.name) in having], several=True)
         if not found:
             only = next(iter(names)) if len(names) == 1 else ""
             hint = f"`{typed('status', only)}` lists them" if only else f"one of: {', '.join(names)}"
@@ -179,12 +183,6 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
 def _candidates(store: Store, campaign: CampaignRow, names: Iterable[str]) -> list[Candidate]:
     with store.read() as conn:
         return candidates(names, queries.params_of_first_repeats(conn, campaign.id), campaign.name)
-
-
-def _of_job(store: Store, word: str, runs: Iterable[Candidate]) -> list[Candidate]:
-    with store.read() as conn:
-        having = {(campaign, run) for campaign, run, _ in queries.runs_of_job(conn, word)}
-    return unambiguous(word, [run for run in runs if (run.campaign, run.name) in having], several=True)
 
 
 def attempt_of_job(store: Store, campaign: CampaignRow, run: RunRow, word: str) -> int | None:

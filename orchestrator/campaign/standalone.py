@@ -32,13 +32,17 @@ def render_run(submission: Submission, run: Run) -> str:
         raise UserError("a script of `campaign render` starts no container", "submit it, or leave `container` out")
     payload, paths = _payload(submission, run)
     resources = job_request.resources(run.config)
+    setup = resources.get("setup", ())
+    if payload.setup_chooses and setup:
+        before, after = python_chosen(setup)
+        setup = [before, *setup, *after.splitlines()]
     values: dict[str, Value] = {
         "name": f"{payload.campaign}-{run.name}"[:100],
         "nodes": payload.nodes,
         "log": f"{run.name}-%j.log",
         "options": list(_options(resources)),
         "prologue": prologue(),
-        "setup": [*_setup(payload, resources.get("setup", ())), *_allocator(payload), *_files(payload, paths)],
+        "setup": [*setup, *_allocator(payload), *_files(payload, paths)],
         "environment": list(_environment(payload, paths)),
         "attempt_dir": paths.dir,
         "ranks_per_node": payload.ranks_per_node,
@@ -75,13 +79,6 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     for name, value in env.items():
         if name not in _OF_AN_AGENT and (name not in unknown or value):
             yield f"{name}={shlex.quote(value)}"
-
-
-def _setup(payload: Payload, lines: Sequence[str]) -> Sequence[str]:
-    if not (payload.setup_chooses and lines):
-        return lines
-    before, after = python_chosen(lines)
-    return [before, *lines, *after.splitlines()]
 
 
 def _launcher(payload: Payload) -> str:
