@@ -10,13 +10,11 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dscampaign.files.ours import Part, walk
 from dscampaign.files.ownership import distrust_tree
 
 from .documents import Document
@@ -88,19 +86,6 @@ class CopyPaths:
         if copy.hash != self.folder.name:
             raise DamagedCopy(f"{self.manifest} is that of {copy.hash}")
         return copy
-
-    def others_files(self) -> list[Path]:
-        """Return the topmost places in the copy that were added later, such as a script's output. Raises as `read`."""
-        copy, own, added = self.read(), set[Path](), list[Path]()
-        for place in walk(self.folder.parent, lambda _: Part.TREE, (self.folder.name,)):
-            path = place.path.relative_to(self.folder)
-            linked = stat.S_ISLNK(place.info.st_mode) and os.readlink(place.path) == os.path.join(copy.root, path)  # noqa: PTH115, PTH118
-            compiled = path.parent.name == "__pycache__" and path.suffix == ".pyc"
-            if place.part and (linked or compiled or os.fspath(path) in copy.files or path in own):
-                own |= {path, *path.parents}
-            else:
-                added.append(place.path)
-        return added if added != [self.folder] else []
 
     def verify(self) -> CodeCopy:
         """Read every file of the copy; return its content. Raises as `read`; also if others can have written to it."""

@@ -117,8 +117,6 @@ def has_code(row: RunRow) -> bool:
 def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
     """First beside its place, then renamed: a half copy has no name that anybody looks for."""
     place = CopyPaths(codes / expected.hash)
-    with suppress(FileNotFoundError):
-        os.utime(place.manifest)  # in use from now on, though no run says so yet: `garbage` looks at its age
     if place.trouble():
         make_private(codes)
         draft = codes / f".{uuid.uuid4().hex}"

@@ -27,8 +27,7 @@ from dscampaign.files import ours
 from dscampaign.files.ours import Kept, Part, measure, sweep
 from dscampaign.files.ownership import user_name
 from dscampaign.jobs.shared import checkpoint_retention
-from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
-from dscampaign.jobs.shared.layout import MARKER, Beside, CampaignPaths
+from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
 from dscampaign.orchestrator.commands import counted, typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import run_config
@@ -234,7 +233,6 @@ class GarbageKind(StrEnum):
     """Why something can be deleted."""
 
     CHECKPOINTS = "checkpoints beyond train.keep_checkpoints"
-    CODE = "copies of code that no attempt ran"
     TEMPORARY = "half-written and converted checkpoints"
 
 
@@ -244,7 +242,6 @@ class Item:
 
     kind: GarbageKind
     path: Path
-    root: Path  # the folder above it that is this program's
     size_bytes: int
 
 
@@ -261,43 +258,33 @@ class Garbage:
         return sum(item.size_bytes for item in self.items)
 
 
-def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Find the garbage of these campaigns, and of the code below their folders and `dir`; delete nothing."""
+def find_garbage(store: Store, campaigns: Sequence[CampaignRow]) -> Garbage:
+    """Find the garbage of these campaigns; delete nothing."""
     places = [place for campaign in campaigns for place in _of_campaign(store, campaign)]
-    places += [place for folder in _folders(campaigns, dir) for place in _unused_code(store, folder)]
     items = tuple(place for place in places if isinstance(place, Item))
     return Garbage(items, tuple(place for place in places if isinstance(place, Kept)))
 
 
-def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
+def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow]) -> Garbage:
     """Delete files that are still garbage, of each campaign under its lease; return the deleted files."""
     store.check_writable()
     paths = {item.path for item in garbage.items}
     removed, kept = list[Item](), list[Kept]()
-
-    def delete(places: Iterable[Item | Kept]) -> None:
-        for item in places:
-            if isinstance(item, Item) and item.path in paths:
-                if item.kind is GarbageKind.CHECKPOINTS:
-                    stays = checkpoint_retention.remove_checkpoint(item.path)
-                else:
-                    stays = ours.remove(item.path, item.root)
-                kept.extend(stays)
-                removed.extend([] if stays else [item])
-
     for campaign in campaigns:
+        root = CampaignPaths(Path(campaign.dir), campaign.name).dir
         try:
             with acting_for(store, campaign) as writer:
-                delete(writer.renewing(list(_of_campaign(store, campaign))))
+                for item in writer.renewing(list(_of_campaign(store, campaign))):
+                    if isinstance(item, Item) and item.path in paths:
+                        if item.kind is GarbageKind.CHECKPOINTS:
+                            stays = checkpoint_retention.remove_checkpoint(item.path)
+                        else:
+                            stays = ours.remove(item.path, root)
+                        kept += stays
+                        removed += [] if stays else [item]
         except (LeaseHeld, Unreachable) as exc:
-            kept.append(Kept(CampaignPaths(Path(campaign.dir), campaign.name).dir, exc.message))
-    for folder in _folders(campaigns, dir):
-        delete(list(_unused_code(store, folder)))
+            kept.append(Kept(root, exc.message))
     return Garbage(tuple(removed), tuple(kept))
-
-
-def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
-    return sorted({dir, *(Path(campaign.dir) for campaign in campaigns)})
 
 
 def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
@@ -332,32 +319,6 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
             yield from _items(GarbageKind.TEMPORARY, (path for path in left if not _is_new(path)), paths.dir)
 
 
-def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
-    codes = dir / Beside.CODE
-    with store.read() as conn:
-        campaigns = queries.list_campaigns(conn)
-        used = {run.code for campaign in campaigns for run in queries.runs(conn, campaign.id)}
-        used |= {row.code for campaign in campaigns for row in queries.attempts(conn, campaign.id)}
-    known = {row.name for row in campaigns if Path(row.dir) == dir}
-    if other := min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known, default=""):
-        yield Kept(codes, f"{other} in {dir} is a campaign of another store")
-        return
-    for place in ours.named(codes, re.compile(r"[^.]+")):
-        if place.name in used or not (place.is_dir() or place.is_symlink()):
-            continue
-        copy = CopyPaths(place)
-        try:
-            stays = [place] if place.is_symlink() else copy.others_files()
-        except (DamagedCopy, OSError):
-            stays = [place]
-        if stays:
-            yield from (Kept(path, "not of this program") for path in stays)
-            continue
-        parts = (place, copy.manifest, copy.damaged)
-        if not any(map(_is_new, parts)):
-            yield from _items(GarbageKind.CODE, parts, dir)
-
-
 def _is_new(path: Path) -> bool:
     with suppress(OSError):
         return path.lstat().st_mtime + SURE_S > time.time()
@@ -375,7 +336,7 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path) -> Iterator[Ite
             size, kept = ours.measure(root, at=path.relative_to(root).parts)
             yield from kept
             if not kept:
-                yield Item(kind, path, root, size)
+                yield Item(kind, path, size)
 
 
 # -- old metrics -------------------------------------------------------------------------------------------------------

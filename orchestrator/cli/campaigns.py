@@ -60,7 +60,8 @@ def echo_overview(store: Store, as_json: bool) -> None:
 def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     """Remove a campaign.
 
-    Lists its files, asks, and deletes them and its records in the store. Other files, symbolic links and mounts stay.
+    Lists its files, asks, and deletes them and its records in the store. Other files, symbolic links and mounts stay,
+    and so do copies of code, in `code` beside it, which campaigns may share.
     The campaign must be settled, or its folder deleted and no job left. If it is interrupted, the same command finishes
     it.
 
@@ -97,7 +98,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     """Delete files that no result needs, of a campaign or of all.
 
     Lists and, after confirmation, deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are
-    an hour old, half-written checkpoints and copies of code that no attempt ran.
+    an hour old, half-written checkpoints.
 
     Examples:
       campaign gc sweep --yes
@@ -107,8 +108,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
 
     location = locate(place, [name])
     opened = location.open()
-    chosen, shared = campaigns_of(opened, location.name), Path(location.settings.dir)
-    garbage = find_garbage(opened, chosen, shared)
+    chosen = campaigns_of(opened, location.name)
+    garbage = find_garbage(opened, chosen)
     lines = [f"deletes {item.path}" for item in garbage.items]
     for kind in GarbageKind:
         if sizes := [item.size_bytes for item in garbage.items if item.kind is kind]:
@@ -118,7 +119,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     if not garbage.items or dry_run:
         return
     console.confirm(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes, "nothing was deleted")
-    removed = collect(opened, garbage, chosen, shared)
+    removed = collect(opened, garbage, chosen)
     console.echo_err("\n".join([*_kept(removed.kept), f"deleted {size(removed.size_bytes)}"]))
 
 

@@ -176,8 +176,8 @@ class History:
     def gc(self) -> None:
         with self.world.store.read() as conn:
             campaigns = queries.list_campaigns(conn)
-        found = find_garbage(self.world.store, campaigns, self.world.folder)
-        collect(self.world.store, found, campaigns, self.world.folder)
+        found = find_garbage(self.world.store, campaigns)
+        collect(self.world.store, found, campaigns)
 
     def rm(self) -> None:
         if self.chance.random() < 0.7:  # else it is refused, unless everything is over

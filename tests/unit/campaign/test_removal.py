@@ -15,7 +15,6 @@ from sqlalchemy import func, select
 from dscampaign.db import queries, schema
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.orchestrator.campaign import desired, retention
 from dscampaign.orchestrator.campaign.retention import Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
@@ -249,50 +248,31 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
 
 
 def garbage(world: World) -> Garbage:
-    return find_garbage(world.store, [world.campaign], world.folder)
-
-
-def unused_copy(world: World) -> Path:
-    """A copy of code, whole, that nobody names."""
-    copy = CodeCopy("/elsewhere", {"train.py": "0"})
-    folder = world.paths.code(copy.hash)
-    folder.mkdir(parents=True)
-    (folder / "train.py").touch()
-    copy.write(folder.with_name(f"{folder.name}.json"))
-    return folder
+    return find_garbage(world.store, [world.campaign])
 
 
 def kinds(world: World) -> set[GarbageKind]:
     return {item.kind for item in garbage(world).items}
 
 
+def half_written(world: World) -> Path:
+    run = world.runs()["depth-1"]
+    left = world.paths.run("depth-1").checkpoints(run.config_hash) / "g0001-step00000001.tmp"
+    left.mkdir(parents=True)
+    return left
+
+
 def test_files_younger_than_an_hour_are_no_garbage(world: World) -> None:
-    folder = unused_copy(world)
-    manifest = folder.with_name(f"{folder.name}.json")
-    age(folder)
+    left = half_written(world)
     assert garbage(world).items == ()
-    age(folder, manifest)
+    age(left)
     found = garbage(world)
-    assert {item.path for item in found.items} == {folder, manifest}
-    manifest.touch()
-    assert collect(world.store, found, [world.campaign], world.folder).items == ()
-    age(manifest)
+    assert [item.path for item in found.items] == [left]
+    left.touch()
+    assert collect(world.store, found, [world.campaign]).items == ()
+    age(left)
     assert cli(world, "gc", "--yes") == 0
-    assert not folder.exists()
-
-
-def test_code_that_no_attempt_ran_goes(world: World) -> None:
-    used = world.paths.code(world.runs()["depth-1"].code)
-    unused = unused_copy(world)
-    manifest = unused.with_name(f"{unused.name}.json")
-    age(used, used.with_name(f"{used.name}.json"), unused, manifest)
-    found = garbage(world)
-    assert {item.path for item in found.items} == {unused, manifest}
-    other = world.folder / "other"
-    other.mkdir()
-    (other / "campaign.json").write_text("{}")  # of a store that is not seen here
-    assert "other" in garbage(world).kept[0].why
-    assert garbage(world).items == ()
+    assert not left.exists()
 
 
 def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
@@ -308,15 +288,13 @@ def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
-    run = world.runs()["depth-1"]
-    left = world.paths.run("depth-1").checkpoints(run.config_hash) / "g0001-step00000001.tmp"
-    left.mkdir(parents=True)
+    run, left = world.runs()["depth-1"], half_written(world)
     age(left)
     found = garbage(world)
     assert kinds(world) == {GarbageKind.TEMPORARY}
     with world.store.write() as conn:
         queries.update_run(conn, run.id, state=RunState.RUNNING)
-    assert collect(world.store, found, [world.campaign], world.folder).items == ()
+    assert collect(world.store, found, [world.campaign]).items == ()
     assert left.exists()
 
 
@@ -332,7 +310,7 @@ def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world
         queries.update_run(conn, run.id, config=config)
     found = garbage(world)
     assert [item.path.name for item in found.items] == ["g0001-step00000001"]  # 9 was never reached by the run
-    collect(world.store, found, [world.campaign], world.folder)
+    collect(world.store, found, [world.campaign])
     assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "9"]
 
 
