@@ -56,11 +56,10 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs in one of these states, and with one of these names, which the user typed as `words`."""
+    """Runs in one of these states, and with one of these names."""
 
     states: Collection[RunState] = ()
     names: Collection[str] = ()
-    words: Collection[str] = ()
 
     def __bool__(self) -> bool:
         return bool(self.states or self.names)
@@ -73,8 +72,8 @@ class Selection:
 
     def none(self, campaign: str) -> str:
         """Return that there is no such run: `no run of sweep is failed or held`."""
-        condition = f" that matches {' or '.join(self.words)}" if self.words else ""
-        return f"no run of {campaign}{condition} is {' or '.join(state for state in RunState if state in self.states)}"
+        states = " or ".join(state for state in RunState if state in self.states)
+        return f"no{' such' if self.names else ''} run of {campaign} is {states}"
 
 
 def open_campaign(place: PlaceOptions, name: StrPath | None) -> tuple[Store, CampaignRow]:
@@ -96,8 +95,7 @@ def open_selection(
 def select(store: Store, words: Sequence[str], chosen: Selection | None = None) -> tuple[CampaignRow, Selection]:
     """Find the campaign of `[NAME] [RUN...]`; add the runs to the selection."""
     campaign, names = find_runs(store, words)
-    patterns = words[words[:1] == (campaign.name,) :]
-    return campaign, replace(chosen or Selection(), names=names, words=patterns)
+    return campaign, replace(chosen or Selection(), names=names)
 
 
 def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str] | None:
@@ -161,7 +159,12 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
     homes = [find(store, next(iter(words), None))] if named else list(campaigns.values())
     with store.read() as conn:
         names = {home.name: dict.fromkeys(queries.run_names(conn, home.id)) for home in homes}
-    runs = cache(lambda home: _candidates(store, campaigns[home], names[home]))
+
+    @cache
+    def runs(home: str) -> list[Candidate]:
+        with store.read() as conn:
+            return candidates(names[home], queries.params_of_first_repeats(conn, campaigns[home].id), home)
+
     chosen: dict[str, None] = {}
     for word in words[named:]:
         exact = [Candidate(word, word, home) for home in names if word in names[home]]
@@ -178,11 +181,6 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
         names = {found[0].campaign: names[found[0].campaign]}
         chosen.update(dict.fromkeys(run.name for run in found))
     return campaigns[next(iter(names))], list(chosen)
-
-
-def _candidates(store: Store, campaign: CampaignRow, names: Iterable[str]) -> list[Candidate]:
-    with store.read() as conn:
-        return candidates(names, queries.params_of_first_repeats(conn, campaign.id), campaign.name)
 
 
 def attempt_of_job(store: Store, campaign: CampaignRow, run: RunRow, word: str) -> int | None:
