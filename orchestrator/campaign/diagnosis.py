@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_regular
@@ -202,6 +202,7 @@ _ENDS: Final = tuple(
 )
 """Reports of a death: torchrun knows best, a shell least."""
 _SLURM_SPEAKS: Final = re.compile(r"(?:slurmstepd|srun): ")
+_MEM: Final = ("`--mem`", "")
 _MADE_UP: Final = ("memory.events", "outcome-0.json")
 """Files of agents to which the classifier points: of other jobs they stand for the report of a launcher."""
 _FROM_OUTSIDE: Final = (FailureClass.TIME_LIMIT, FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.NODE)
@@ -241,13 +242,7 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     by_log = None if view else _slurms_report(streams)
     job_view = by_log[0] if by_log else view
     outcomes = list(_outcomes(streams, death, job_view))
-    known: dict[str, Any] = {
-        "target_step": None,
-        "steps_decide": False,
-        "on_cpu": False,
-        "host_memory": ("`--mem`", ""),
-    }
-    ended = Ended(job_view, outcomes, nodes=max(1, len(outcomes)), host_memory=("`--mem`", ""), **known)
+    ended = Ended(job_view, outcomes, max(1, len(outcomes)), None, steps_decide=False, on_cpu=False, host_memory=_MEM)
     verdict = _root_cause(ended)
     if verdict.sure is Sureness.UNSURE and verdict.line is None:
         verdict = _before_any_program(ended, streams) or verdict
