@@ -60,10 +60,9 @@ def echo_overview(store: Store, as_json: bool) -> None:
 def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     """Remove a campaign.
 
-    Lists its files, asks, and deletes them and its records in the store. Other files, symbolic links and mounts stay,
-    and so do copies of code, in `code` beside it, which campaigns may share.
-    The campaign must be settled, or its folder deleted and no job left. If it is interrupted, the same command finishes
-    it.
+    Lists its files, asks, and deletes them and its records in the store. Copies of code, other files, links and
+    mounts stay. The campaign must be settled, or its folder deleted and no job left. If it is interrupted, the same
+    command finishes it.
 
     Examples:
       campaign rm sweep --yes
