@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +30,6 @@ from .record import record, set_aside
 from .set_aside import in_words, may_pass
 from .submit import submit
 
-_Write = tuple[Sequence[Action], Callable[[], None]]
-"""What is written for some actions."""
-
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
     """Carry out the actions as far as possible; return the failures for now. Raises StaleLease."""
@@ -42,47 +39,40 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     failures = Failures()
     _close([a for a in actions if isinstance(a, Finish)], writer, paths, failures)
     if failures.troubles:  # a job could still start what would be recorded as ended
-        record(_unwritable(actions, failures.troubles[0]), writer, Failures())
+        # its agents may have recorded no end, which is judged once the folder can be written again
+        ended = [action.attempt for action in actions if isinstance(action, Finish) and not action.ended.outcomes]
+        why = failures.troubles[0].message
+        record([Note(row, UNWRITABLE, why) for row in ended if UNWRITABLE not in row.evidence], writer, Failures())
         return failures.troubles
     record(failures.unaffected(actions), writer, failures)
     actions = failures.unaffected(actions)
-    cancels = [a for a in actions if isinstance(a, CancelJob)]
-    _cancel([a for a in cancels if not a.closes], executor, failures)
-    arrays: dict[str, list[CancelJob]] = defaultdict(list)
-    for action in cancels:
-        if action.closes:
-            arrays[action.attempt.token].append(action)
-    writes: list[_Write] = [
-        (group, partial(_close_waiting, paths.batch(token), group)) for token, group in arrays.items()
-    ]
-    writes += [([a], partial(_resize, a, writer)) for a in actions if isinstance(a, Resize)]
-    writes += [([a], partial(_revoke, a, writer)) for a in actions if isinstance(a, Revoke)]
-    _write_to_jobs(writes, paths, failures)
+    jobs = dict.fromkeys(a.job_id for a in actions if isinstance(a, CancelJob) and not a.closes)
+    try:
+        if jobs:
+            executor.cancel(list(jobs))
+    except Unreachable as exc:
+        failures.troubles.append(exc)
+    _write_to_jobs(actions, writer, paths, failures)
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
     lasting = (set_aside(each, writer) for each in failures.aside)
     return [*failures.troubles, *filter(None, lasting)]
 
 
-def _unwritable(actions: Sequence[Action], trouble: Unreachable) -> list[Note]:
-    """Note why agents may have recorded no end, which is judged once the folder can be written again."""
-    ended = (action for action in actions if isinstance(action, Finish) and not action.ended.outcomes)
-    return [Note(end.attempt, UNWRITABLE, trouble.message) for end in ended if UNWRITABLE not in end.attempt.evidence]
-
-
 # -- what has effects outside of the store -------------------------------------------------------------------
 
 
-def _cancel(actions: Sequence[CancelJob], executor: Executor, failures: Failures) -> None:
-    try:
-        if actions:
-            executor.cancel(list(dict.fromkeys(action.job_id for action in actions)))
-    except Unreachable as exc:
-        failures.troubles.append(exc)
-
-
-def _write_to_jobs(writes: Iterable[_Write], paths: CampaignPaths, failures: Failures) -> None:
-    for actions, write in writes:
+def _write_to_jobs(actions: Sequence[Action], writer: FencedWriter, paths: CampaignPaths, failures: Failures) -> None:
+    arrays: dict[str, list[CancelJob]] = defaultdict(list)
+    for action in actions:
+        if isinstance(action, CancelJob) and action.closes:
+            arrays[action.attempt.token].append(action)
+    writes: list[tuple[Sequence[Action], Callable[[], None]]] = [
+        (group, partial(_close_waiting, paths.batch(token), group)) for token, group in arrays.items()
+    ]
+    writes += [([a], partial(_resize, a, writer)) for a in actions if isinstance(a, Resize)]
+    writes += [([a], partial(_revoke, a, writer)) for a in actions if isinstance(a, Revoke)]
+    for group, write in writes:
         try:
             write()
         except (StaleLease, StoreUnreachable):
@@ -91,7 +81,7 @@ def _write_to_jobs(writes: Iterable[_Write], paths: CampaignPaths, failures: Fai
             if away := storage.shared_trouble(exc, paths.runs):
                 failures.troubles.append(away)
                 return
-            failures.aside += [SetAside(run_of(each), in_words(exc), passing=may_pass(exc)) for each in actions]
+            failures.aside += [SetAside(run_of(each), in_words(exc), passing=may_pass(exc)) for each in group]
 
 
 def _close_waiting(batch: Path, actions: Sequence[CancelJob]) -> None:

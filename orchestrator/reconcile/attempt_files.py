@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -93,11 +93,6 @@ def names_in(files: AttemptPaths) -> Collection[str] | None:
         raise
 
 
-def there(paths: Iterable[Path], names: Collection[str] | None) -> Iterator[Path]:
-    """Return those of an attempt's files that may exist."""
-    return (path for path in paths if is_there(path, names))
-
-
 def is_there(path: Path, names: Collection[str] | None) -> bool:
     """Return whether a file of an attempt may exist, by the result of `names_in`."""
     return names is None or path.name in names
@@ -108,9 +103,9 @@ def outcomes_in(
 ) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
     """Return the agents' outcomes, and why others cannot be read."""
     outcomes, unreadable = [], []
-    for path in there(map(files.outcome, range(nodes)), names):
+    for path in map(files.outcome, range(nodes)):
         try:
-            outcomes.append(NodeOutcome.load(path))
+            outcomes += [NodeOutcome.load(path)] if is_there(path, names) else []
         except Unreadable as exc:
             unreadable.append(str(exc))
     return tuple(outcome for outcome in outcomes if outcome is not None), tuple(unreadable)

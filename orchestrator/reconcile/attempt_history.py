@@ -7,10 +7,10 @@ once, a suspected fault the second time. Strikes expire, and at most a quarter o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import Stage
@@ -47,6 +47,11 @@ class EndedAttempt(Verdict):
         return tuple(self.row.changes.split())
 
     @property
+    def step(self) -> int:
+        """The highest step that it is known to have reached."""
+        return max(self.start_step, self.last_step or 0)
+
+    @property
     def with_hint(self) -> str:
         """Its reason and its hint."""
         return f"{self.reason} · {self.hint}" if self.hint else self.reason
@@ -54,19 +59,19 @@ class EndedAttempt(Verdict):
 
 def ended_attempt(row: AttemptRow) -> EndedAttempt:
     """Return an attempt that the store records as ended."""
-    evidence = row.evidence
+    evidence: defaultdict[str, Any] = defaultdict(str, row.evidence)
     return EndedAttempt(
         row=row,
         kind=FailureClass(row.failure_class or FailureClass.CRASH),
-        reason=str(evidence.get("reason", "")),
-        hint=str(evidence.get("hint", "")),
-        rule=str(evidence.get("rule", "")),
-        host=str(evidence.get("host", "")),
-        place=str(evidence.get("place", "")),
-        line=LogLine(**evidence["line"]) if evidence.get("line") else None,
+        reason=str(evidence["reason"]),
+        hint=str(evidence["hint"]),
+        rule=str(evidence["rule"]),
+        host=str(evidence["host"]),
+        place=str(evidence["place"]),
+        line=LogLine(**evidence["line"]) if evidence["line"] else None,
         start_step=row.start_step or 0,
         last_step=row.last_step,
-        ended_s=float(evidence.get("seen_s") or row.ended_s or row.created_s),
+        ended_s=float(evidence["seen_s"] or row.ended_s or row.created_s),
         begun=bool(evidence.get("begun", True)),
     )
 
@@ -87,26 +92,22 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
 def attempt_history(ended: Sequence[EndedAttempt], run: RunRow) -> list[EndedAttempt]:
     """Return the ended attempts that count for the next one, oldest first, up to the first success.
 
-    A restored store may learn of a success, and then of an attempt that had followed it.
+    They are of the present configuration and, but for a success, of the time since `campaign retry`. A success counts
+    no more once the built-in training has more steps. A restored store may learn of a success, and then of an attempt
+    that had followed it.
     """
-    counted = [attempt for attempt in ended if _counts(attempt, run)]
+    counted = []
+    for attempt in ended:
+        success = attempt.kind is FailureClass.COMPLETED and not has_more_steps(attempt, run)
+        fresh = (success or attempt.row.retry_epoch == run.retry_epoch) and attempt.kind is not FailureClass.RETURNED
+        counted += [attempt] if fresh and attempt.row.config_hash == run.config_hash else []
     successes = (place for place, attempt in enumerate(counted) if attempt.kind is FailureClass.COMPLETED)
     return counted[: next(successes, len(counted)) + 1]
 
 
-def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
-    """Return whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
-
-    A success counts no more once the built-in training has more steps.
-    """
-    success = attempt.kind is FailureClass.COMPLETED and not has_more_steps(attempt, run)
-    fresh = attempt.row.retry_epoch == run.retry_epoch or success
-    return fresh and attempt.kind is not FailureClass.RETURNED and attempt.row.config_hash == run.config_hash
-
-
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether the built-in training, or a trial of a search, succeeded with fewer steps than the run has now."""
-    done, wanted = max(attempt.start_step, attempt.last_step or 0), run.target_step
+    done, wanted = attempt.step, run.target_step
     known = run.stage is Stage.TRIAL and attempt.row.retry_epoch < run.retry_epoch
     if not done or wanted is None or (run.config.get("command") and not known):
         return False
@@ -127,19 +128,11 @@ def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
 def same_end_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
     """Return the earlier attempt of another node that the same error ended at the same place and step, if any."""
     last = history[-1]
-    if not last.place:
-        return None
-    return next((end for end in history[:-1] if _alike(end, last)), None)
-
-
-def _alike(end: EndedAttempt, last: EndedAttempt) -> bool:
-    suspected = FailureClass.NODE in (end.kind, last.kind)
-    near = abs(_step(end) - _step(last)) <= SAME_STEP
-    return end.place == last.place and near and not (suspected and end.host == last.host)
-
-
-def _step(end: EndedAttempt) -> int:
-    return max(end.start_step, end.last_step or 0)
+    for end in history[:-1]:
+        elsewhere = FailureClass.NODE not in (end.kind, last.kind) or end.host != last.host
+        if last.place and end.place == last.place and abs(end.step - last.step) <= SAME_STEP and elsewhere:
+            return end
+    return None
 
 
 def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
@@ -161,61 +154,48 @@ def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
 
 MAX_EXCLUDED_SHARE: Final = 0.25  # of the nodes of the cluster
 ENVIRONMENT_RULES: Final = frozenset({"device-ordinal"})  # errors that all nodes of a healthy cluster share
+Names = Callable[[], frozenset[str]]
 REFUSALS: Final = frozenset({NOT_TRUSTED})  # rules by which the agent itself refuses to run, for good
 
 
-def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
+def excluded(ended: Collection[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
     """Return the names of the nodes to exclude now, given the ended attempts of all runs.
 
     A strike counts for at most `exclude_h` hours; one that lies ahead, as the clock was set back, does not. `nodes` is
     the size of the cluster; if unknown (None), at most one node is excluded.
     """
-    attempts = list(ended)
     shown_on: dict[str, set[str]] = defaultdict(set)
-    for attempt in attempts:
+    for attempt in ended:
         shown_on[attempt.place].add(attempt.host)
-    weights: dict[str, float] = defaultdict(float)
-    newest: dict[str, float] = defaultdict(float)
-    for attempt in attempts:
-        strike = attempt.kind.policy.strike
-        if attempt.place and len(shown_on[attempt.place]) > 1:
-            continue  # what several nodes show is no node's fault
-        if strike and attempt.host and 0 <= now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
-            weights[attempt.host] += strike.weight
-            newest[attempt.host] = max(newest[attempt.host], attempt.ended_s)
+    weights, newest = defaultdict[str, float](float), defaultdict[str, float](float)
+    for attempt in ended:
+        strike, host = attempt.kind.policy.strike, attempt.host
+        everywhere = bool(attempt.place) and len(shown_on[attempt.place]) > 1  # what several nodes show is no node's
+        if strike and host and not everywhere and 0 <= now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
+            weights[host] += strike.weight
+            newest[host] = max(newest[host], attempt.ended_s)
     bad = [host for host, weight in weights.items() if weight >= 1.0]
     worst_first = sorted(bad, key=lambda host: (-weights[host], -newest[host], host))
     room = 1 if nodes is None else int(nodes * MAX_EXCLUDED_SHARE)
     return tuple(sorted(worst_first[:room]))
 
 
-@dataclass(frozen=True)
 class NodeEvidence:
-    """Evidence of all ended attempts of a campaign about its nodes."""
+    """Evidence of all ended attempts of a campaign about its nodes.
 
-    shown_by: Mapping[str, frozenset[str]]  # by rule, the nodes with such an error of the environment
-    shown_here: frozenset[str]  # the nodes on which one of these attempts has made a step
-    # reads the nodes on which any attempt of the campaign has, also of those not looked at
-    shown_elsewhere: Callable[[], frozenset[str]] = frozenset
-    # reads the interpreters (`python:`) with which any attempt has made a step
-    trained_with: Callable[[], frozenset[str]] = frozenset
+    `hosts` reads the nodes on which any attempt of the campaign has made a step; `pythons` reads the
+    interpreters (`python:`) with which one has.
+    """
+
+    def __init__(self, ended: Sequence[EndedAttempt], hosts: Names, pythons: Names) -> None:
+        self._shown_by = {rule: {end.host for end in ended if end.rule == rule} for rule in ENVIRONMENT_RULES}
+        trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
+        self._trained_here = frozenset(str(node["host"]) for node in trained)
+        self._hosts, self._trained_with = cache(hosts), cache(pythons)
 
     @property
-    def trained_on(self) -> frozenset[str]:
-        """The nodes on which a run has made a step."""
-        return self.shown_here | self.shown_elsewhere()
-
-    @classmethod
-    def of(
-        cls,
-        ended: Sequence[EndedAttempt],
-        elsewhere: Callable[[], frozenset[str]] = frozenset,
-        trained_with: Callable[[], frozenset[str]] = frozenset,
-    ) -> NodeEvidence:
-        """Return the evidence of these attempts."""
-        shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT_RULES}
-        trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
-        return cls(shown_by, frozenset(str(node["host"]) for node in trained), cache(elsewhere), cache(trained_with))
+    def _trained_on(self) -> frozenset[str]:
+        return self._trained_here | self._hosts()
 
     def reattribute(self, end: EndedAttempt, python: str | None = None) -> EndedAttempt:
         """Return the attempt, classified in the light of all others of the campaign.
@@ -226,15 +206,15 @@ class NodeEvidence:
         machine's fault, too, and passes. Once others have trained, set-up lines that fail and jobs that Slurm cannot
         start prove nothing against the spec.
         """
-        if end.rule in (LAUNCH, SET_UP) and self.trained_on:
+        if end.rule in (LAUNCH, SET_UP) and self._trained_on:
             return replace(end, place="")
         if end.kind is not FailureClass.DETERMINISTIC:
             return end
-        if not (python is None or end.begun or end.rule in REFUSALS) and python in self.trained_with():
+        if not (python is None or end.begun or end.rule in REFUSALS) and python in self._trained_with():
             return replace(end, kind=FailureClass.NODE, host="", place="")
         if end.rule not in ENVIRONMENT_RULES or not end.host:
             return end
-        alone = self.shown_by[end.rule] == {end.host}
-        if alone and (trained := self.trained_on) and end.host not in trained:
+        alone = self._shown_by[end.rule] == {end.host}
+        if alone and (trained := self._trained_on) and end.host not in trained:
             return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
         return end

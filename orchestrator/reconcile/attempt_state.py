@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import NO_WORKDIR
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.pending_reason import waits_because, waits_for_turn
-from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.formatting import clock_time
@@ -20,7 +18,6 @@ from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAb
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot, unread_end
 
-SIGNAL_EARLY_S = 60.0  # how early Slurm may send the signal to stop, by sbatch's manual
 ROOT = 0  # a user's number
 COMPLETED_WAIT_S = 180.0
 """Wait for the outcomes of a job that Slurm calls completed: NFS may hide new files for a minute, and to
@@ -46,34 +43,34 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
-    if attempt.foreign:
-        yield from _leave_place(view, attempt, snapshot)
-        return
-    if attempt.rivals:
+    if attempt.foreign:  # a job of its own can only find that out
+        if job is None or job.terminal:
+            if job or (snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot)):
+                verdict = Verdict(FailureClass.LOST, "another submission had begun in its place", rule="foreign")
+                yield _unread(view, attempt, verdict, snapshot)
+        elif job.job_id:
+            yield CancelJob(row, job.job_id)
+    elif attempt.rivals:
         if not snapshot.is_desired(view):
             yield from (CancelJob(row, job_id) for job_id in attempt.rivals)
-        return
-    if job is not None and job.job_id and (row.job_id is None or (attempt.claimed and job.job_id != row.job_id)):
-        yield Adopt(row, job.job_id, job.submit_time_s)
-    if job is None:
+    elif job is None:
         yield from _observe_absent(view, attempt, snapshot)
-    elif job.terminal:
-        returned = attempt.share is not None and bool(attempt.share.returned)
-        if attempt.complete or returned or not _may_still_arrive(view, attempt, snapshot):
-            yield _return(view, attempt, snapshot) or _finish(view, attempt, snapshot)
     else:
+        yield from _observe(view, attempt, job, snapshot)
+
+
+def _observe(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
+    row, share = attempt.row, attempt.share
+    if job.job_id and (row.job_id is None or (attempt.claimed and job.job_id != row.job_id)):
+        yield Adopt(row, job.job_id, job.submit_time_s)
+    if not job.terminal:
         yield from _observe_live(view, attempt, job, snapshot)
-
-
-def _leave_place(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """Another submission has begun in its place: a job of its own can only find that out."""
-    row, job = attempt.row, attempt.job
-    if job is not None and not job.terminal:
-        if job.job_id:
-            yield CancelJob(row, job.job_id)
-    elif job is not None or (snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot)):
-        verdict = Verdict(FailureClass.LOST, "another submission had begun in its place", rule="foreign")
-        yield _unread(view, attempt, verdict, snapshot)
+        return
+    # Slurm's clock is not the store's: an end may lie a little in the future; far in the future it means nothing
+    ended_s = None if job.cancelled_in_queue else job.ended_s
+    recent = ended_s is not None and abs(snapshot.now_s - ended_s) < _outcome_wait_s(view, attempt, snapshot)
+    if attempt.complete or (share and share.returned) or not recent:
+        yield _return(view, attempt, snapshot) or _finish(view, attempt, snapshot)
 
 
 def follow_attempt(
@@ -85,8 +82,7 @@ def follow_attempt(
     state = RunState.RUNNING if running else RunState.QUEUED
     if job is None:
         waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
-        reason = _rivalry(attempt) if attempt.rivals else _unknown(attempt, snapshot)
-        yield from set_run(view, state, reason if waits else "")
+        yield from set_run(view, state, _unknown(attempt, snapshot) if waits else "")
     elif job.state == "COMPLETED":
         until = clock_time((job.ended_s or snapshot.now_s) + _outcome_wait_s(view, attempt, snapshot))
         reason = "the record of its end is not visible in the shared folder yet"
@@ -99,42 +95,36 @@ def follow_attempt(
         yield from set_run(view, state, *waits_because("" if running else job.reason))
 
 
-def _rivalry(attempt: AttemptView) -> str:
-    place = "this machine" if attempt.row.executor == "local" else "Slurm"
-    return f"{place} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim distinguishes them"
-
-
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
     row, before = attempt.row, Absence.of(attempt.row)
-    if not snapshot.complete and not attempt.complete:
-        if row.executor == "local":
-            until = clock_time(_deadline_s(attempt, snapshot))
-            text = f"{row.job_id or 'its process'} is another machine's, and only seen there"
-            return f"{text}; without a sign of life it counts as lost at {until}"
-        return f"squeue does not show job {row.job_id or 'of this run'}, and sacct does not answer: waiting for it"
-    if before and not attempt.complete and attempt.signs != before.signs:
-        return f"Slurm does not know job {row.job_id}, but its agents are alive"
+    place = "this machine" if row.executor == "local" else "Slurm"
+    job = f"job {row.job_id}" if row.job_id else "the job of this run"
+    if attempt.rivals:
+        jobs = " and ".join(attempt.rivals)
+        return f"{place} has jobs {jobs} for this run; waiting until its claim distinguishes them"
+    if before and snapshot.complete and not attempt.complete and attempt.signs != before.signs:
+        return f"{place} does not know {job}, but its agents are alive"
     until = clock_time(_deadline_s(attempt, snapshot))
-    if row.job_id is None:
-        return f"its submission was not confirmed; looking for its job until {until}"
-    if attempt.complete:
-        return f"it was ended by a signal; asking Slurm until {until} who sent it"
-    return f"Slurm does not know job {row.job_id}; unless it shows up, it counts as lost at {until}"
+    if _elsewhere(attempt, snapshot):
+        text = f"{row.job_id or 'its process'} is another machine's, and only seen there"
+        return f"{text}; without a sign of life it counts as lost at {until}"
+    if not snapshot.complete and not attempt.complete:
+        return f"squeue does not show {job}, and sacct does not answer: waiting for it"
+    return f"{place} does not know {job}; waiting for it until {until}"
 
 
 def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
-    row = attempt.row
+    row, notes = attempt.row, [] if job.pending else list(_notice(view, attempt))
     if Absence.of(row):
         yield NoteAbsence(row, None)
     if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
         yield mark
-    ends = not _ENDS.isdisjoint(row.evidence)
-    if not job.pending:
-        notes = list(_notice(view, attempt))
-        yield from notes
-        ends |= any(note.kind in _ENDS for note in notes)
-    elif not attempt.claimed:
-        yield from _resize(view, row, snapshot)
+    yield from notes
+    if job.pending and not attempt.claimed and row.memory_key in snapshot.ledgers:
+        fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
+        if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
+            yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
+    ends = not _ENDS.isdisjoint({*row.evidence, *(note.kind for note in notes)})
     if job.job_id and (ends or _is_replaced(view, attempt) or not snapshot.is_desired(view)):
         yield _cancel(view, attempt, job, snapshot)
 
@@ -174,21 +164,12 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
     row, retry = attempt.row, view.retry
     if view.hopeless and PRUNED not in row.evidence:
         yield Note(row, PRUNED, view.hopeless)
-    if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
-        limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
-        if reason := health.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
-            yield Note(row, HANG, reason)
+    limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
+    hang = health.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits)
+    if hang and HANG not in row.evidence:
+        yield Note(row, HANG, hang)
     if STRAGGLER not in row.evidence and (slow := health.stragglers(attempt.heartbeats)):
-        names = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
-        yield Note(row, STRAGGLER, f"{names} as the median rank")
-
-
-def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
-    if row.memory_key not in snapshot.ledgers:
-        return
-    fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
-    if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
-        yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
+        yield Note(row, STRAGGLER, slow)
 
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
@@ -235,12 +216,6 @@ def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
     return max(_absence(attempt, snapshot).since_s, beat_s) + waits_s
 
 
-def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> bool:
-    """Slurm's clock is not the store's: an end may lie a little in the future; far in the future it means nothing."""
-    ended_s = attempt.job.ended_s if attempt.job and not attempt.job.cancelled_in_queue else None
-    return ended_s is not None and abs(snapshot.now_s - ended_s) < _outcome_wait_s(view, attempt, snapshot)
-
-
 def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> float:
     done = attempt.job is not None and attempt.job.state == "COMPLETED"
     target, last_step = view.run.target_step, attempt.row.last_step or 0
@@ -249,8 +224,10 @@ def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
 
 
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish | SetAside:
-    replaced = _is_replaced(view, attempt)
-    if _never_began(attempt) and (replaced or not snapshot.is_desired(view)):
+    row, start, replaced = attempt.row, attempt.start, _is_replaced(view, attempt)
+    left_queue = attempt.job is not None and attempt.job.cancelled_in_queue
+    signs = (attempt.claimed, start, attempt.outcomes, attempt.unreadable, row.last_step)
+    if left_queue and not any(signs) and (replaced or not snapshot.is_desired(view)):
         verdict = Verdict(FailureClass.CANCELLED, _REPLACED if replaced else _UNWANTED)
         return _unread(view, attempt, verdict, snapshot)
     # imported here: its patterns take long to compile, and few passes need them
@@ -258,23 +235,24 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
 
     ended = view.ended(attempt)
     verdict = classify(ended)
-    if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
+    by_slurm = ended.job is not None and ended.job.state == "CANCELLED"
+    was_ended = by_slurm or not ended.outcomes or attempt.interrupted  # from outside
+    if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and was_ended:
         verdict = Verdict(FailureClass.CANCELLED, _UNWANTED)
-    elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
-        verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
-    elif PRUNED in attempt.row.evidence and verdict.kind.policy.run in (None, RunState.CANCELLED):
-        verdict = Verdict(FailureClass.PRUNED, str(attempt.row.evidence[PRUNED]), rule="prune")
-    elif verdict.kind is FailureClass.STOPPED and (limit := _limit_near(view, ended)):
-        verdict = replace(verdict, reason=f"{verdict.reason}, shortly before its time limit, slurm.time = {limit}")
+    elif HANG in row.evidence and verdict.kind.policy.may_hide_hang:
+        verdict = Verdict(FailureClass.HANG, str(row.evidence[HANG]), rule="no-step")
+    elif PRUNED in row.evidence and verdict.kind.policy.run in (None, RunState.CANCELLED):
+        verdict = Verdict(FailureClass.PRUNED, str(row.evidence[PRUNED]), rule="prune")
     elif verdict.kind is FailureClass.CRASH and not (ended.outcomes or ended.set_up):
-        verdict = _without_a_folder(attempt) or _without_a_trace(attempt) or verdict
+        verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
-        kind = FailureClass.CANCELLED if attempt.job and attempt.job.cancelled_in_queue else FailureClass.LOST
-        verdict = Verdict(kind, who, rule="slurm-state")
+        verdict = Verdict(FailureClass.CANCELLED if left_queue else FailureClass.LOST, who, rule="slurm-state")
     elif verdict.rule == NO_WORKDIR and snapshot.workdir_away:
         verdict = replace(verdict, host="")  # no machine has it
-    finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
+    if start and start.micro_batch not in (None, row.micro_batch):  # a `Resize` came too late
+        row = replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
+    finish = Finish(row, verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
     unproved |= verdict.kind is FailureClass.COMPLETED  # by the other nodes' records, or Slurm's word
     if attempt.unreadable and unproved:
@@ -283,52 +261,19 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     return finish
 
 
-def _never_began(attempt: AttemptView) -> bool:
-    """Return whether its job surely left the queue without a node, and no agent has left a file."""
-    left_queue = attempt.job is not None and attempt.job.cancelled_in_queue
-    left = (attempt.claimed, attempt.start, attempt.outcomes, attempt.unreadable, attempt.row.last_step)
-    return left_queue and not any(left)
-
-
 def _unread(view: RunView, attempt: AttemptView, verdict: Verdict, snapshot: Snapshot) -> Finish:
     ended = unread_end(view.run, attempt.row, attempt.job)
     return Finish(attempt.row, verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
 
 
-def _as_begun(attempt: AttemptView) -> AttemptRow:
-    """Return the attempt with its real sizes: a `Resize` may have come too late."""
-    row, start = attempt.row, attempt.start
-    if start is None or start.micro_batch is None or start.micro_batch == row.micro_batch:
-        return row
-    return replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
-
-
-def _was_ended(ended: Ended) -> bool:
-    """Return whether it was ended from outside: by Slurm's or its agents' record, or for lack of one."""
-    killed = ended.job is not None and ended.job.state == "CANCELLED"
-    return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
-
-
-def _limit_near(view: RunView, ended: Ended) -> str:
-    """Return the time limit if the attempt lasted until Slurm's warning about it; else ""."""
-    slurm, lasted_s = view.config.slurm, max(o.ended_s - o.started_s for o in ended.outcomes)
-    near = lasted_s >= 60 * slurm.time_min - slurm.signal_delay_s - SIGNAL_EARLY_S
-    return slurm.time if view.config.executor == "slurm" and near else ""
-
-
-def _without_a_folder(attempt: AttemptView) -> Verdict | None:
-    """The folder could not be written when the end was seen, so its agents could not record it."""
-    cause = attempt.row.evidence.get(UNWRITABLE)
-    reason = f"ended without a record, which could not be written: {cause}"
-    return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if cause else None
-
-
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:
+    if cause := attempt.row.evidence.get(UNWRITABLE):  # when the end was seen: its agents could not record it
+        reason = f"ended without a record, which could not be written: {cause}"
+        return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE)
     if attempt.job is None:
         return Verdict(FailureClass.LOST, "the job disappeared without a record of its end")
-    if attempt.job.state == "GONE" and not attempt.claimed:
-        return Verdict(FailureClass.LOST, "never started")
-    return None
+    never = attempt.job.state == "GONE" and not attempt.claimed
+    return Verdict(FailureClass.LOST, "never started") if never else None
 
 
 def _not_the_user(attempt: AttemptView, user: int) -> str:
@@ -338,21 +283,18 @@ def _not_the_user(attempt: AttemptView, user: int) -> str:
     if job is None or job.cancelled_by is None:
         return ""
     if job.cancelled_by != user:
-        return (
-            f"the job was cancelled by {'root' if job.cancelled_by == ROOT else f'user {job.cancelled_by}'}, not by you"
-        )
+        who = "root" if job.cancelled_by == ROOT else f"user {job.cancelled_by}"
+        return f"the job was cancelled by {who}, not by you"
     began = attempt.claimed or attempt.outcomes or (attempt.share and attempt.share.began)
     return "" if began or job.cancelled_in_queue or user != ROOT else "Slurm ended the job before an agent had begun"
 
 
 def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
-    start = attempt.start
-    started_s = start.started_s if start else attempt.job.started_s if attempt.job else None
-    start_step = start.start_step if start else None
-    micro_batch, accumulation = (start.micro_batch, start.accumulation) if start else (None, None)
-    row = attempt.row
-    resumed = start_step is not None and row.start_step != start_step
-    resized = micro_batch is not None and row.micro_batch != micro_batch
-    if state is row.state and not resumed and not resized:
-        return None
-    return MarkAttempt(row, state, started_s, start_step, micro_batch, accumulation)
+    row, start = attempt.row, attempt.start
+    if start is None:
+        started_s = attempt.job.started_s if attempt.job else None
+        return None if state is row.state else MarkAttempt(row, state, started_s)
+    resumed = start.start_step is not None and row.start_step != start.start_step
+    resized = start.micro_batch is not None and row.micro_batch != start.micro_batch
+    sizes = start.start_step, start.micro_batch, start.accumulation
+    return MarkAttempt(row, state, start.started_s, *sizes) if state is not row.state or resumed or resized else None

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -17,14 +17,16 @@ from typing import Any, Final
 
 from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.files.atomic_files import load_json, write_atomically
-from dscampaign.files.private_files import make_below, make_private
-from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
+from dscampaign.files.private_files import make_below, make_private, open_regular
+from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths, cluster_file
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors import storage
+from dscampaign.orchestrator.executors.base import Executor
 
 _DRAFT: Final = re.compile(rf"\.{re.escape(MARKER)}\.\d+\.[0-9a-f]{{8}}")
 _STORE: Final = "store"
+_NAME_BYTES: Final = 256
 _ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
 
@@ -149,17 +151,39 @@ class CampaignFolder:
         write_atomically(self.paths.marker, json.dumps({**more, **self._marker}))
 
     def _away(self) -> Unreachable:
-        name, folder = self._marker["campaign"], self.paths.dir
+        name, folder, marker = self._marker["campaign"], self.paths.dir, self.paths.marker
         if _read_marker(self.paths):
             return Unreachable(f"{folder} belongs to another campaign {name}", "choose another name or --dir")
-        if os.path.lexists(self.paths.marker):
-            damaged = f"{folder} is not the folder of campaign {name}, or its {MARKER} is damaged"
-            return Unreachable(damaged, "if it is, submit the spec again: that writes it again")
-        root, start_over = shlex.quote(str(self.paths.root)), shlex.quote(str(folder))
-        hint = f"is {self.paths.root} mounted here? "
-        if not os.path.lexists(self.paths.root):
-            hint += f"If it was moved, leave a link in its place: `ln -s NEW {root}`. "
-        hint += f"If it is lost for good, `mkdir -p {start_over}` and submit to start over"
+        if os.path.lexists(marker):
+            return Unreachable(f"{marker} is damaged", "submit the spec again: that writes it again")
+        hint = f"is {self.paths.root} mounted here? If it was moved, leave a link in its place. "
+        hint += f"If it is lost for good, `mkdir -p {shlex.quote(str(folder))}` and submit to start over"
         if self.was_removed:
             hint += f", or `{typed('rm', name)}` to give it up"
         return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)
+
+
+def note_cluster(folder: Path, executor: Executor) -> None:
+    """Record in the folder of an array to which cluster it is about to be submitted."""
+    if name := executor.cluster():
+        write_atomically(cluster_file(folder), name)
+
+
+def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: Executor) -> None:
+    """Raise Unreachable if arrays with missing jobs were submitted to another cluster than this host's.
+
+    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs.
+    """
+    for token in tokens:
+        file = cluster_file(paths.batch(token))
+        theirs = ""
+        with suppress(FileNotFoundError), open_regular(file) as record:
+            theirs = (record.read(_NAME_BYTES) or b"").decode(errors="replace").strip()
+        if theirs and theirs.casefold() != (own := executor.cluster()).casefold():
+            if not own:
+                raise Unreachable("scontrol does not name this cluster", "the next pass tries again")
+            raise Unreachable(
+                f"jobs of this campaign are on cluster {theirs}, and this host uses cluster {own}",
+                f"work on a host of {theirs}, or with its SLURM_CONF; if that cluster is no more, "
+                f"`rm {paths.batches}/*/{file.name}` gives its jobs up",
+            )

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import SETTLED_RUN, AttemptState, Cause, CauseCode, RunState, Stage
-from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.job_request import code_of
 from dscampaign.orchestrator.failures.policy import FailureClass
 
@@ -21,7 +19,6 @@ from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
 from .attempt_history import EndedAttempt, NodeEvidence, attempt_history, ended_attempt, ending_attempt, excluded
 from .attempt_state import follow_attempt, transitions
 from .origin import why_held
-from .retry_policy import PassContext
 from .set_aside import in_words, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
@@ -39,25 +36,33 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
     Trials come first, and all first repeats before any second: drift of a machine affects all conditions alike.
     """
-    observed, broken = _each(
-        sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
-    )
+    observed, broken = list[_Seen](), list(snapshot.broken)
+    for view in sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)):
+        try:  # each run by itself: a run that the policy cannot handle is broken, and holds up no other
+            observed.append(_see(view, snapshot))
+        except ImportError:  # a module that is loaded late is this program's own: the environment is away, for all runs
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            active = (attempt for attempt in view.attempts[-1:] if attempt.active)
+            row, job = next(((attempt.row, attempt.job) for attempt in active), (None, None))
+            broken.append(BrokenRun(view.run, row, job, in_words(exc)))
     everything = [*map(ended_attempt, snapshot.failed), *(end for item in observed for end in item.ended)]
-    nodes = NodeEvidence.of(everything, snapshot.trained_on, snapshot.trained_with)
-    context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
-    closed, limit = _gate(snapshot), _max_active(snapshot)
-    active = sum(1 for item in observed if item.history is None) + sum(1 for item in broken if item.attempt)
-    active += snapshot.queue.length
+    nodes = NodeEvidence(everything, snapshot.trained_on, snapshot.trained_with)
+    bad_nodes = _excluded([nodes.reattribute(end) for end in everything], snapshot)
+    closed, limits = _gate(snapshot), (snapshot.capacity, snapshot.campaign.limits.get("running"))
+    limit = min((limit for limit in limits if limit is not None), default=None)
+    begun = sum(item.history is None for item in observed) + sum(item.attempt is not None for item in broken)
+    begun += snapshot.queue.length
     actions: list[Action] = [action for item in broken for action in _leave(item, snapshot)]
     for item in observed:
-        planned = _planned(item, snapshot, nodes, context)
+        planned = _planned(item, snapshot, nodes, bad_nodes)
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and (held := closed or _code_lost(item.view, snapshot)):
             planned = [*item.found, *set_run(item.view, *held)]
-        elif submits and limit is not None and active >= limit:
+        elif submits and limit is not None and begun >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]
         else:
-            active += submits
+            begun += submits
         actions += planned
     return actions
 
@@ -66,30 +71,9 @@ def settled(snapshot: Snapshot) -> bool:
     """Return whether nothing is left to do."""
     if snapshot.more or snapshot.queue.length:
         return False
-    all_settled = all(
-        view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs
-    )
-    return all_settled and all(broken.run.state in SETTLED_RUN and broken.attempt is None for broken in snapshot.broken)
-
-
-def _each(views: Sequence[RunView], snapshot: Snapshot) -> tuple[list[_Seen], list[BrokenRun]]:
-    """Look at each run by itself: a run that the policy cannot handle is broken, and holds up no other."""
-    observed, broken = [], list(snapshot.broken)
-    for view in views:
-        try:
-            observed.append(_see(view, snapshot))
-        except ImportError:  # what is loaded late is this program's own: the environment is away, for all runs
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            broken.append(_broken(view, exc))
-    return observed, broken
-
-
-def _broken(view: RunView, error: Exception) -> BrokenRun:
-    latest = view.latest
-    if latest is None or not latest.active:
-        return BrokenRun(view.run, None, None, in_words(error))
-    return BrokenRun(view.run, latest.row, latest.job, in_words(error))
+    attempts = [(view.run, bool(view.latest and view.latest.active)) for view in snapshot.runs]
+    attempts += [(broken.run, broken.attempt is not None) for broken in snapshot.broken]
+    return all(run.state in SETTLED_RUN and not active for run, active in attempts)
 
 
 def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
@@ -100,9 +84,11 @@ def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
     if row is None:
         if run.state not in SETTLED_RUN:
             yield SetAside(run.id, broken.why, state, passing=broken.passing)
-    elif _is_over(row, job, snapshot) and not broken.passing:
-        ended = unread_end(run, row, job)
-        finish = Finish(row, AttemptState.FAILED, unreadable(broken.why), ended, snapshot.now_s)
+        return
+    silent_s = snapshot.now_s - max(row.heartbeat_s or 0.0, row.started_s or row.created_s)
+    lost = snapshot.listed and snapshot.complete and not 0 <= silent_s <= snapshot.lost_grace_s
+    if (job.terminal if job else lost) and not broken.passing:
+        finish = Finish(row, AttemptState.FAILED, unreadable(broken.why), unread_end(run, row, job), snapshot.now_s)
         yield SetAside(run.id, broken.why, state, finish)
     else:
         if job and job.job_id and not wanted:
@@ -110,22 +96,14 @@ def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
         yield SetAside(run.id, broken.why, passing=broken.passing)
 
 
-def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
-    if job is not None:
-        return job.terminal
-    silent_s = snapshot.now_s - max(row.heartbeat_s or 0.0, row.started_s or row.created_s)
-    return snapshot.listed and snapshot.complete and not 0 <= silent_s <= snapshot.lost_grace_s
-
-
-def _planned(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
+def _planned(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, bad_nodes: Sequence[str]) -> list[Action]:
     try:
-        follow_up = _follow_up(item, snapshot, nodes, context)
+        follow_up = _follow_up(item, snapshot, nodes, bad_nodes)
         return [*item.found, *(_with_job(a, item) if isinstance(a, Submit) else a for a in follow_up)]
     except ImportError:  # as above
         raise
-    except Exception as exc:  # noqa: BLE001 - as above
-        ended = replace(_broken(item.view, exc), attempt=None)  # if one has just ended, that is recorded
-        return [*item.found, *_leave(ended, snapshot)]
+    except Exception as exc:  # noqa: BLE001 - as above; if an attempt has just ended, that is recorded
+        return [*item.found, *_leave(BrokenRun(item.view.run, None, None, in_words(exc)), snapshot)]
 
 
 def _with_job(action: Submit, item: _Seen) -> Submit:
@@ -140,36 +118,26 @@ def _with_job(action: Submit, item: _Seen) -> Submit:
 
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     latest = view.latest
-    before = tuple(ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
+    ended = tuple(ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     if latest is None or not latest.active:
-        return _Seen(view, (), attempt_history(before, view.run), before)
+        return _Seen(view, (), attempt_history(ended, view.run), ended)
     actions = tuple(transitions(view, latest, snapshot))
     finish = next((action for action in actions if isinstance(action, Finish)), None)
     if finish is None:
-        return _Seen(view, (*actions, *follow_attempt(view, latest, actions, snapshot)), None, before)
-    ended = (*before, ending_attempt(finish))
+        return _Seen(view, (*actions, *follow_attempt(view, latest, actions, snapshot)), None, ended)
+    ended = (*ended, ending_attempt(finish))
     return _Seen(view, actions, attempt_history(ended, view.run), ended)
 
 
-def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
-    struck = any(end.kind.policy.strike for end in ended)  # what the specs say of strikes matters only then
-    hours = max(map(_exclude_h, snapshot.runs), default=0.0) if struck else 0.0
-    return PassContext(
-        now_s=snapshot.now_s,
-        ledgers=snapshot.ledgers,
-        excluded=excluded(ended, snapshot.now_s, hours, snapshot.nodes),
-        storage_writable=snapshot.storage == "",
-        nodes=snapshot.nodes,
-    )
+def _excluded(ended: Sequence[EndedAttempt], snapshot: Snapshot) -> tuple[str, ...]:
+    hours = 0.0
+    for view in snapshot.runs if any(end.kind.policy.strike for end in ended) else ():
+        with suppress(Exception):
+            hours = max(hours, view.retry.exclude_h)
+    return excluded(ended, snapshot.now_s, hours, snapshot.nodes)
 
 
-def _exclude_h(view: RunView) -> float:
-    with suppress(Exception):
-        return view.retry.exclude_h
-    return 0.0
-
-
-def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
+def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, bad_nodes: Sequence[str]) -> Iterator[Action]:
     view, history = item.view, item.history
     if history is None or view.run.state is RunState.PRUNED:
         return
@@ -183,9 +151,10 @@ def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pa
         return  # nothing follows until its user retries it
     elif history:
         python = str(view.run.config.get("python") or "")
-        yield from retry_policy.next_attempt(view, [nodes.reattribute(end, python) for end in history], context)
+        known = [nodes.reattribute(end, python) for end in history]
+        yield from retry_policy.next_attempt(view, known, snapshot, bad_nodes)
     else:
-        yield from retry_policy.first_attempt(view, context)
+        yield from retry_policy.first_attempt(view, snapshot, bad_nodes)
 
 
 # -- limits of the campaign ------------------------------------------------------------------------------------
@@ -208,8 +177,3 @@ def _code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None
     reason = snapshot.damaged.get(code_of(view.run, view.config))
     hint = "a retry uses the present code"
     return (RunState.HELD, f"its copy of the code cannot be used: {reason}; {hint}") if reason else None
-
-
-def _max_active(snapshot: Snapshot) -> int | None:
-    limits = (snapshot.capacity, snapshot.campaign.limits.get("running"))
-    return min((limit for limit in limits if limit is not None), default=None)

@@ -28,13 +28,9 @@ def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) ->
         runs = queries.status(conn, campaign.id)
         names = {run.name for run in runs}
         full = [run for run in runs if run.stage is Stage.FULL and run.desired != ABSENT]
-        done = [
-            run
-            for run in full
-            if run.state is RunState.COMPLETED
-            and any(name_of(run.name, stage, run.repeat) not in names for stage in document["stages"])
-        ]
-        rows = open_runs.runs_of(conn, [run.run_id for run in done])
+        done = (run for run in full if run.state is RunState.COMPLETED)
+        following = ((run, {name_of(run.name, stage, run.repeat) for stage in document["stages"]}) for run in done)
+        rows = open_runs.runs_of(conn, [run.run_id for run, stages in following if not stages <= names])
     new = []
     for row in rows:
         config, checkpoint = run_config(row), _checkpoint_of(paths, row)

@@ -51,7 +51,6 @@ class Basis(StrEnum):
 _Point = tuple[tuple[str, str], ...]
 """The axes of a point with their values as JSON."""
 _ENCODED: Final = json.JSONEncoder(sort_keys=True, default=str).encode
-_BY_LEVEL: Final = (Basis.REPEATS, Basis.REPEATS, Basis.NEAREST, Basis.NEAREST)
 
 
 class Forecast(NamedTuple):
@@ -101,9 +100,12 @@ class History:
         self._read_earlier = earlier
         self._known: dict[tuple[_Point, int | None], Forecast | None] = {}
         self.paces = {pace.run_id: pace for pace in paces}
-        runs = ((_point(pace.params), _Measured.of(pace)) for pace in self.paces.values())
-        self._runs = [(point, run) for point, run in runs if run.step_s is not None or run.whole_s is not None]
-        self._by_level: dict[int, dict[Any, list[_Measured]]] = {}
+        self._runs, self._alike = list[_Measured](), defaultdict[_Point, list[_Measured]](list)
+        for pace in self.paces.values():
+            run = _Measured.of(pace)
+            if run.step_s is not None or run.whole_s is not None:
+                self._runs.append(run)
+                self._alike[_speed(pace.params)].append(run)
 
     @cached_property
     def _earlier(self) -> dict[str, list[_Measured]]:
@@ -115,28 +117,13 @@ class History:
         """Return the likely duration of a run with so many `steps` (None: only the script knows them), or None."""
         if not (self._runs or self._earlier):
             return None
-        key = _point(params), steps
+        key = _speed(params), steps
         if key not in self._known:
-            groups = (self._alike(key[0], level) for level in range(len(_LEVELS)))
-            found = (self._of(runs, steps, basis) for runs, basis in zip(groups, _BY_LEVEL, strict=True))
-            first = next(found) or next(found)
-            if first is None and self._earlier:
-                first = self._of(self._earlier.get(work_of(config()), ()), steps, Basis.EARLIER)
-            self._known[key] = first or next(found) or next(found)
+            found = self._of(self._alike.get(key[0], ()), steps, Basis.REPEATS)
+            if found is None and self._earlier:
+                found = self._of(self._earlier.get(work_of(config()), ()), steps, Basis.EARLIER)
+            self._known[key] = found or self._of(self._runs, steps, Basis.NEAREST)
         return self._known[key]
-
-    def _alike(self, point: _Point, level: int) -> list[_Measured]:
-        if level not in self._by_level:  # most forecasts need only the first
-            groups = self._by_level[level] = defaultdict(list)
-            for other, run in self._runs:
-                for key in _LEVELS[level](other):
-                    groups[key].append(run)
-        return [run for key in _LEVELS[level](point) for run in self._by_level[level].get(key, ())]
-
-    @cached_property
-    def _end_s(self) -> float:
-        ends_s = [run.end_s for _, run in self._runs if run.end_s is not None]
-        return statistics.median(ends_s) if ends_s else 0.0
 
     def _of(self, runs: Sequence[_Measured], steps: int | None, basis: Basis) -> Forecast | None:
         runs = runs[-(MOST_NEAR if basis is Basis.NEAREST else NEWEST) :]
@@ -146,25 +133,12 @@ class History:
         times_s = times_s or [run.whole_s for run in runs if run.whole_s is not None]
         if not times_s or (basis is Basis.NEAREST and max(times_s) > ALIKE * min(times_s)):
             return None
-        end_s = statistics.median(ends_s) if ends_s else self._end_s
+        end_s = statistics.median(ends_s or [run.end_s for run in self._runs if run.end_s is not None] or [0.0])
         return Forecast(max(0.0, statistics.median(times_s)) + end_s, basis, end_s)
 
 
-def _point(params: Mapping[str, Any]) -> _Point:
-    return tuple(sorted((name, _ENCODED(value)) for name, value in params.items()))
-
-
-def _speed(point: _Point) -> _Point:
-    return tuple(axis for axis in point if axis[0] not in _NO_MATTER)
-
-
-_LEVELS: Final[tuple[Callable[[_Point], list[Any]], ...]] = (
-    lambda point: [point],
-    lambda point: [_speed(point)],
-    lambda point: [(one[0], *(axis for axis in _speed(point) if axis != one)) for one in _speed(point)],
-    lambda _: [()],
-)
-"""The keys that like runs share: the same point, the same speed, another value on one axis, the same campaign."""
+def _speed(params: Mapping[str, Any]) -> _Point:
+    return tuple(sorted((name, _ENCODED(value)) for name, value in params.items() if name not in _NO_MATTER))
 
 
 def work_of(config: Mapping[str, Any]) -> str:
@@ -196,11 +170,10 @@ def run_left_s(run: RunStatus, pace: Pace | None, like: Forecast | None, now_s: 
     step_s, end_s = step_time_s(pace), like.end_s if like else 0.0
     if step_s is None or pace.step is None or pace.ts_s is None or run.target_step is None:
         left_s = like.seconds - (now_s - pace.started_s) if like and pace.started_s else 0.0
-        return left_s if left_s > 0 else None
-    steps, silent_s = run.target_step - pace.step, max(0.0, now_s - pace.ts_s)
-    if silent_s > max(QUIET_S, QUIET_STEPS * step_s, end_s):
-        return None
-    left_s = steps * step_s + end_s - silent_s
+    else:
+        silent_s = max(0.0, now_s - pace.ts_s)
+        silent = silent_s > max(QUIET_S, QUIET_STEPS * step_s, end_s)
+        left_s = 0.0 if silent else (run.target_step - pace.step) * step_s + end_s - silent_s
     return left_s if left_s > 0 else None
 
 

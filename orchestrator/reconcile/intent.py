@@ -50,14 +50,15 @@ def batches(actions: Sequence[Submit], failures: Failures, writer: FencedWriter)
             failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
             continue
         shapes[key].append(action)
-    return [
-        (_resources(alike[0][0], width), alike[start : start + ARRAY_LIMIT])
-        for group in shapes.values()
-        for width, alike in job_request.jobs_by_width(
-            group, group[0].config, lambda action: action.run, _likely_s(group, writer)
-        )
-        for start in range(0, len(alike), ARRAY_LIMIT)
-    ]
+    found = list[tuple[dict[str, Any], Jobs]]()
+    for group in shapes.values():
+        likely_s = _likely_s(group, writer)
+        widths = job_request.jobs_by_width(group, group[0].config, lambda action: action.run, likely_s)
+        for runs, alike in widths:
+            first = alike[0][0]
+            resources = job_request.resources(first.config, runs=runs, mem_scale=first.mem_scale, exclude=first.exclude)
+            found += [(resources, alike[at : at + ARRAY_LIMIT]) for at in range(0, len(alike), ARRAY_LIMIT)]
+    return found
 
 
 def _likely_s(group: Sequence[Submit], writer: FencedWriter) -> list[float | None]:
@@ -68,10 +69,6 @@ def _likely_s(group: Sequence[Submit], writer: FencedWriter) -> list[float | Non
         saved = queries.saved_steps(conn, writer.campaign_id, [run.id for run in runs])
         known = _likely_times(conn, writer.campaign_id, runs, saved)
     return [known.get(run.id) for run in runs]
-
-
-def _resources(action: Submit, width: int) -> dict[str, Any]:
-    return job_request.resources(action.config, runs=width, mem_scale=action.mem_scale, exclude=action.exclude)
 
 
 def write_intent(
@@ -91,17 +88,15 @@ def write_intent(
     with writer.write() as conn:
         now = queries.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
         unchanged = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
-        places = [(task, n) for task, job in enumerate(filter(None, unchanged)) for n in range(len(job))]
-        group = [action for job in unchanged for action in job]
-        ordered = enumerate(zip(group, places, strict=True))
-        new = [
-            _new_attempt(action, index, token, paths, place if shared else None) for index, (action, place) in ordered
-        ]
+        jobs = list(filter(None, unchanged))
+        placed = [(action, (task, n)) for task, job in enumerate(jobs) for n, action in enumerate(job)]
+        group, new = [action for action, _ in placed], list[NewAttempt]()
+        for index, (action, place) in enumerate(placed):
+            new.append(_new_attempt(action, index, token, paths, place if shared else (None, None)))
         rows = queries.insert_attempts(conn, new)
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
-        saved = queries.saved_steps(
-            conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
-        )
+        again = [action.run.id for action in group if action.generation > 1]
+        saved = queries.saved_steps(conn, writer.campaign_id, again)
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, events)
         likely = _likely_times(conn, writer.campaign_id, [action.run for action in group], saved) if shared else {}
@@ -149,25 +144,19 @@ def _likely_times(
 
 
 def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
-    message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
-    return queries.NewEvent(
-        SUBMITTING, message, row.run_id, row.id, {"exclude": action.exclude} if action.exclude else None
-    )
-
-
-def _unusual(action: Submit) -> str:
     micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
     changes = f" with {' '.join(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
-    return micro + changes + exclude
+    message = f"attempt {row.generation}{micro}{changes}{exclude}: {action.why}"
+    data = {"exclude": action.exclude} if action.exclude else None
+    return queries.NewEvent(SUBMITTING, message, row.run_id, row.id, data)
 
 
 def _new_attempt(
-    action: Submit, index: int, token: str, paths: CampaignPaths, place: tuple[int, int] | None
+    action: Submit, index: int, token: str, paths: CampaignPaths, place: tuple[int | None, int | None]
 ) -> NewAttempt:
     config, world_size = action.config, action.config.world_size()
-    task, position = place or (None, None)
-    job_token = None
+    (task, position), job_token = place, None
     if last := action.joins:
         (job_token, task), position = last.job_key, (last.position or 0) + 1
     return NewAttempt(

@@ -180,10 +180,8 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
         _require_schema(conn)
         epoch, other = acquire(conn, name, holder)
     if epoch is None:
-        raise LeaseHeld(
-            f"campaign {campaign.name} is being reconciled by {other.shown}",
-            "it applies the change on its next pass; if it has died, another can take over within two minutes",
-        )
+        hint = "it applies the change on its next pass; if it has died, another can take over within two minutes"
+        raise LeaseHeld(f"campaign {campaign.name} is being reconciled by {other.shown}", hint)
     return FencedWriter(store, name, epoch, campaign.id)
 
 

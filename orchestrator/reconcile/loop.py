@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple
 
 from dscampaign.db import open_runs, queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
@@ -31,7 +33,6 @@ from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
 from .attempt_files import is_foreign
 from .campaign_folder import CampaignFolder, FolderId, run_folder, run_folders
 from .decide import decide, settled
-from .environment import Environments
 from .follow_ups import follow
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .notify import deliver
@@ -51,14 +52,13 @@ SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
 
 
-@dataclass(frozen=True)
-class _Before:
+class _Before(NamedTuple):
     """State of the last pass without troubles, for the next one of its process under the same lease."""
 
     epoch: int = 0  # of the lease
     drained_s: float | None = None  # when all spools were read, by the store's clock; None if they were not
     # the measured memory by which it looked at the runs in the queue
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    ledgers: Mapping[str, Ledger] = MappingProxyType({})
 
 
 @dataclass
@@ -85,8 +85,8 @@ class Pass:
         """Whether another pass has work at once: spools to read on, or runs to begin, as this one did."""
         if self.unread and not self.troubles:
             return True
-        fresh = _fresh(self.snapshot)
         taken_up = {action.run.id for action in self.actions if isinstance(action, Submit | SetRun)}
+        fresh = _fresh(self.snapshot)
         return self.snapshot.more and not self.troubles and bool(fresh) and fresh <= taken_up
 
 
@@ -100,7 +100,7 @@ class Reconciler:
         self._folder = CampaignFolder(campaign)
         self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder, self._environments = LeaseHolder.me(), Environments()
+        self._holder = LeaseHolder.me()
         self._recollection = Recollection(self.paths)
         self._before = _Before()
         self._skipped = 0  # runs that come first and cannot begin, so that those behind them have their turn
@@ -138,27 +138,30 @@ class Reconciler:
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
         grown = follow(writer, stored.campaign, self.paths)
-        searched = advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600, recalled.lost)
+        searched = advance(writer, stored.campaign, self._measure, lambda: stored.gpu_seconds() / 3600)
         if searched or grown:
             again = self._recollection.recall(writer)  # a store that went back may have had these runs before
-            recalled = replace(again, trouble=recalled.trouble or again.trouble)
+            recalled = again._replace(trouble=recalled.trouble or again.trouble)
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(stored, self._executor, self.paths, self._store, writer.renewing, before.ledgers)
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
-        decided = _without_judgement(decide(snapshot), drained.unread)
-        decided = [each for each in decided if not (isinstance(each, Submit) and each.run.id in recalled.waiting)]
-        actions, away = self._environments.ready(decided, stored.configs.read, snapshot.workdir_away)
-        self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
-        self._require_unchanged(folder_id, actions)
-        troubles = [
-            *filter(None, (recalled.trouble, trouble)),
-            *away,
-            *act(actions, writer, self._executor, self.paths),
-        ]
-        ended = [action.attempt for action in actions if isinstance(action, Finish)]
-        drain(writer, [row.id for row in self._with_folder(ended)], drained)
+        decided = decide(snapshot)
+        # runs that have ended and whose spools hold more are judged later, those with forgotten attempts begin none
+        later = {run_of(action) for action in decided if isinstance(action, Finish)} & drained.unread
+        actions = [action for action in decided if run_of(action) not in later]
+        actions = [a for a in actions if not (isinstance(a, Submit) and a.run.id in recalled.waiting)]
+        if away := _away(snapshot.workdir_away, actions):
+            actions = [action for action in actions if not isinstance(action, Submit)]
+        passing = {action.run_id for action in decided if isinstance(action, SetAside) and action.passing}
+        fresh = _fresh(snapshot)  # those that cannot begin although there is room make room for those behind them
+        self._skipped = self._skipped + len(passing & fresh) if snapshot.more and fresh else 0
+        ends = [action for action in actions if isinstance(action, Finish)]
+        self._require_unchanged(folder_id, ends)
+        acted = act(actions, writer, self._executor, self.paths)
+        troubles = [*filter(None, (recalled.trouble, trouble, away)), *acted]
+        drain(writer, [end.attempt.id for end in self._with_folder(ends)], drained)
         troubles = [*drained.troubles, *troubles]
         if not troubles:
             drained_s = before.drained_s if drained.unread else stored.now_s
@@ -201,18 +204,16 @@ class Reconciler:
                 away = 0
             sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
-    def _require_unchanged(self, folder_id: FolderId, actions: Sequence[Action]) -> None:
+    def _require_unchanged(self, folder_id: FolderId, ends: Sequence[Finish]) -> None:
         """Make sure that the folder was there all the time: files seemed to be missing while it was away."""
-        finishes = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
-        ended = self._with_folder([action.attempt for action in finishes.values()])
-        if self._folder.require() != folder_id or any(_has_appeared(finishes[row.id]) for row in ended):
+        if self._folder.require() != folder_id or any(map(_has_appeared, self._with_folder(ends))):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 
-    def _with_folder(self, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
+    def _with_folder(self, ends: Sequence[Finish]) -> list[Finish]:
         """The first agent of a run makes its folder: without it, there are no files."""
-        folders = run_folders(self.paths) if rows else set()
-        return [row for row in rows if run_folder(row) in folders]
+        folders = run_folders(self.paths) if ends else set()
+        return [end for end in ends if run_folder(end.attempt) in folders]
 
     def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> None:
         """Spools of runs that are settled for long are read once."""
@@ -235,7 +236,8 @@ class Reconciler:
         with self._store.read() as conn:
             now = queries.campaign_by_name(conn, self._campaign.name)
             unsettled = self._campaign.id in queries.unsettled_campaigns(conn)
-        return not unsettled and (now is None or _asks(now) == _asks(done.snapshot.campaign))
+        asked, fields = done.snapshot.campaign, ("id", "spec_hash", "desired", "limits")
+        return not unsettled and (now is None or all(getattr(now, name) == getattr(asked, name) for name in fields))
 
     def close(self, after_s: float = 0.0) -> None:
         """Release the lease, at once or in so many seconds; in a store that is away it expires."""
@@ -243,26 +245,16 @@ class Reconciler:
             release_lease(self._store, self._campaign, self._holder, after_s)
 
 
-_asks = attrgetter("id", "spec_hash", "desired", "limits")
-
-
 def _fresh(snapshot: Snapshot) -> set[int]:
-    all_runs = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
-    return {run.id for run in all_runs if run.state is RunState.PENDING and not run.generation}
+    runs = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
+    return {run.id for run in runs if run.state is RunState.PENDING and not run.generation}
 
 
-def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action]) -> int:
-    """Count the fresh runs that do not begin although there is room, as an environment or a file is away."""
-    begin = {action.run.id for action in ready if isinstance(action, Submit)}
-    held = {action.run.id for action in decided if isinstance(action, Submit)} - begin
-    passing = {action.run_id for action in decided if isinstance(action, SetAside) and action.passing}
-    return len((held | passing) & _fresh(snapshot))
-
-
-def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> list[Action]:
-    """Leave out runs that have ended and whose spools hold more than was read."""
-    later = {run_of(action) for action in decided if isinstance(action, Finish)} & set(unread)
-    return [action for action in decided if run_of(action) not in later]
+def _away(workdir: str, actions: Sequence[Action]) -> Unreachable | None:
+    if not (workdir and any(isinstance(action, Submit) for action in actions)):
+        return None
+    hint = f"runs start when it is back; if it was moved, leave a link in its place: `ln -s NEW {shlex.quote(workdir)}`"
+    return Unreachable(f"{workdir}, where the training starts, is unavailable", hint)
 
 
 def _has_appeared(finish: Finish) -> bool:
@@ -322,6 +314,6 @@ def _drain_attempt(row: AttemptRow, offsets: Mapping[int, int], writer: FencedWr
         return Source(writer.campaign_id, row.run_id, row.generation, row.id, offset)
 
     paths = attempt_paths(row)
-    gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
-    spools = attempt_spools(row.id, paths.metrics, paths.forward_spool, gpus)
+    gpus = map(paths.gpu_spool, range(row.nodes))
+    spools = attempt_spools(row.id, paths.metrics, paths.forward_spool, list(gpus))
     return drain_attempt(writer.store, spools, source_of, writer.renew, stretches=1)

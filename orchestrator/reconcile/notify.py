@@ -16,10 +16,10 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from sqlalchemy import Connection
@@ -51,12 +51,10 @@ _TITLES: Final = {
     TEST: "a test message",
 }
 _APPRISE: Final = "from apprise.cli import main; main()"
-_STAMP: Final = re.compile(r"^[\d-]+ [\d:,]+ - \w+ - ")
 _LEAST_SECRET: Final = 4  # characters of a part of an address that is hidden; shorter parts hold none
 
 
-@dataclass(frozen=True)
-class Owed:
+class Owed(NamedTuple):
     """A message that is to be delivered: its event and way, the claim, and the trouble of the last try."""
 
     event: str
@@ -95,9 +93,7 @@ def send(notify: Mapping[str, Any], way: str, sent: Mapping[str, Any]) -> str:
         return error.message
     program = [sys.executable, "-P", "-c", _APPRISE, "-v", "--storage-mode=memory", f"--title={sent['title']}"]
     trouble, answer = _run("apprise", program, text, {**os.environ, "APPRISE_URLS": url})
-    return (
-        redacted(": ".join([trouble, *(_STAMP.sub("", line) for line in answer.splitlines())]), url) if trouble else ""
-    )
+    return redacted(": ".join([trouble, *answer.splitlines()]), url) if trouble else ""
 
 
 def require(notify: Mapping[str, Any]) -> None:
@@ -181,16 +177,8 @@ def _deliver(
 
 
 def _run(subject: str, command: Sequence[str], text: str, env: Mapping[str, str]) -> tuple[str, str]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    begin = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = begin(command, env=env, text=True, errors="replace", start_new_session=True)
     try:
         out, _ = process.communicate(text, timeout=LONGEST_S)
         return f"{subject} ended with {process.returncode}" if process.returncode else "", out.strip()

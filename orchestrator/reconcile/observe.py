@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,15 +41,14 @@ from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import PruneConfig
 
-from .attempt_files import is_foreign, is_there, job_claim, names_in, newest_begun, outcomes_in, tail_of, there
-from .campaign_folder import run_folders
-from .environment import require_same_cluster
+from .attempt_files import is_foreign, is_there, job_claim, names_in, newest_begun, outcomes_in, tail_of
+from .campaign_folder import require_same_cluster, run_folders
 from .health import LINES, hopeless
 from .origin import Origin
 from .set_aside import in_words, may_pass
 from .shared_jobs import own_part, share_of
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, StoreState, sort_out
-from .stored import Stored, waits_for_storage
+from .stored import Stored, later, waits_for_storage
 
 
 def observe(
@@ -121,19 +120,18 @@ def list_jobs(
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
     now_s, heard_s = stored.now_s, stored.heard_s or 0.0
+
+    def ago_s(created_s: float) -> float:  # if the clock was set back since, nobody knows
+        seen_s = max(heard_s, created_s)
+        return now_s - seen_s if seen_s <= now_s else math.inf
+
     for attempt in stored.waiting:
-        yield WaitedJob(*attempt.job_key, attempt.job_id, _ago_s(max(heard_s, attempt.created_s), now_s))
+        yield WaitedJob(*attempt.job_key, attempt.job_id, ago_s(attempt.created_s))
     for row in stored.active:
         if row.state is AttemptState.QUEUED and row.job_id:
             absence = Absence.of(row)
-            ago_s = math.inf if absence else _ago_s(max(heard_s, row.created_s), now_s)
             missed_s = now_s - absence.since_s if absence and absence.listed_all else 0.0
-            yield WaitedJob(*row.job_key, row.job_id, ago_s, missed_s)
-
-
-def _ago_s(seen_s: float, now_s: float) -> float:
-    """If the clock was set back since, nobody knows."""
-    return now_s - seen_s if seen_s <= now_s else math.inf
+            yield WaitedJob(*row.job_key, row.job_id, math.inf if absence else ago_s(row.created_s), missed_s)
 
 
 class _Folder:
@@ -185,17 +183,11 @@ def _views(
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            passing = may_pass(exc)
-            broken.append(replace(_broken(run, stored, listing, in_words(exc)), passing=passing))
-            failed += [exc] if passing else []
+            row = next((row for row in stored.attempts.get(run.id, ())[-1:] if row.state not in TERMINAL_ATTEMPT), None)
+            job = _job(row, listing, "")[0] if row else None
+            broken.append(BrokenRun(run, row, job, in_words(exc), may_pass(exc)))
+            failed += [exc] if may_pass(exc) else []
     return tuple(views), tuple(broken), failed
-
-
-def _broken(run: RunRow, stored: Stored, listing: JobListing, reason: str) -> BrokenRun:
-    rows = tuple(stored.attempts.get(run.id, ()))
-    active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
-    job, _ = _job(active, listing, "") if active else (None, ())
-    return BrokenRun(run, active, job, reason)
 
 
 def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, store: Store) -> RunView:
@@ -204,71 +196,48 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     if run.name not in folder.runs and _untouched(run, rows, listing):
         views = (AttemptView(row, job=listing.jobs[row.job_key]) for row in rows)
         return RunView(run, tuple(views), read_config)
-    over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
     attempts = tuple(_attempt_view(row, run, listing, folder) for row in rows)
-    idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
-    if over:
+    if run.state in SETTLED_RUN and run.state is not RunState.HELD:  # then its files do not matter
         return RunView(run, attempts, read_config)
-    config = read_config()
-    times = _step_times(run.id, store) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
-    # the built-in trainer shows every step, a custom script only those that it reports
-    p99_s = times.p99_s if config.command is None else times.between_s
-    idle = bool(attempts) and _by_losses(attempts[-1])
+    config, latest = read_config(), attempts[-1] if attempts else None
+    idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
+    hangs = idle_s >= config.retry.hang_min_s
+    times = later(store, queries.step_times, run.id) if hangs else StepTimes(None, 0)
+    hopeless_as, diverged_before, reached_before = "", None, 0
+    if latest and latest.row.state is AttemptState.RUNNING and config.prune != PruneConfig():
+        lines = later(store, queries.newest_lines, latest.row.id, LINES)
+        hopeless_as = hopeless(lines, latest.row.start_step or 0, config.prune, config.train.untimed_steps)
+    if latest and _by_losses(latest):
+        same = [row for row in rows if row.config_hash == rows[-1].config_hash]
+        newest = (line for row in same for line in reversed(later(store, queries.newest_lines, row.id, LINES)))
+        diverged_before = diverged(line._asdict() for line in newest)
+        reached_before = max((_reached(row, run.target_step) for row in same[:-1]), default=0)
+    lives = latest is not None and latest.active and latest.job is not None and not latest.job.terminal
     return RunView(
         run=run,
         attempts=attempts,
         read_config=read_config,
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows else 0,
-        begun=0 if attempts and _lives(attempts[-1]) else newest_begun(paths.run(run.name)),
-        p99_step_s=p99_s,
+        begun=0 if lives else newest_begun(paths.run(run.name)),
+        # the built-in trainer shows every step, a custom script only those that it reports
+        p99_step_s=times.p99_s if config.command is None else times.between_s,
         steps_known=times.known,
-        hopeless=_hopeless(rows[-1], config, store) if rows and rows[-1].state is AttemptState.RUNNING else "",
-        diverged_before=_diverged(_same(rows), store) if idle else None,
-        reached_before=_reached(_same(rows)[:-1], run.target_step) if idle else 0,
+        hopeless=hopeless_as,
+        diverged_before=diverged_before,
+        reached_before=reached_before,
     )
-
-
-def _step_times(run_id: int, store: Store) -> StepTimes:
-    with store.read() as conn:
-        return queries.step_times(conn, run_id)
-
-
-def _hopeless(row: AttemptRow, config: RunConfig, store: Store) -> str:
-    if config.prune == PruneConfig():
-        return ""
-    with store.read() as conn:
-        lines = queries.newest_lines(conn, row.id, LINES)
-    return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
-
-
-def _diverged(rows: Sequence[AttemptRow], store: Store) -> tuple[str, int] | None:
-    with store.read() as conn:
-        lines = [line for row in rows for line in reversed(queries.newest_lines(conn, row.id, LINES))]
-    return diverged(line._asdict() for line in lines)
-
-
-def _lives(attempt: AttemptView) -> bool:
-    return attempt.active and attempt.job is not None and not attempt.job.terminal
 
 
 def _by_losses(attempt: AttemptView) -> bool:
     """Return whether an attempt that has just ended made no step on any node, or completed without an outcome."""
-    steps = (outcome.last_step for outcome in attempt.outcomes)
     if not attempt.complete:
         return attempt.job is not None and attempt.job.state == "COMPLETED"
-    return attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in steps)
+    start_step = attempt.start_step or 0
+    return attempt.active and all((outcome.last_step or 0) <= start_step for outcome in attempt.outcomes)
 
 
-def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
-    return [row for row in rows if row.config_hash == rows[-1].config_hash]
-
-
-def _reached(rows: Sequence[AttemptRow], target: int | None) -> int:
-    spools = ((attempt_paths(row).metrics, row) for row in rows)
-    steps = (
-        spool_steps.step_reached(spool, row.start_step or 0, target) or row.last_step or 0 for spool, row in spools
-    )
-    return max(steps, default=0)
+def _reached(row: AttemptRow, target: int | None) -> int:
+    return spool_steps.step_reached(attempt_paths(row).metrics, row.start_step or 0, target) or row.last_step or 0
 
 
 def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> bool:
@@ -298,15 +267,14 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
         return AttemptView(row)
     files = folder.paths.run(run.name).attempt(row.generation)
     names = names_in(files)
-    if is_there(files.claim, names) and is_foreign(row):
-        return AttemptView(row, _job(row, listing, "")[0], foreign=True)
     has_claim = is_there(files.claim, names)
+    if has_claim and is_foreign(row):
+        return AttemptView(row, _job(row, listing, "")[0], foreign=True)
     claim = job_claim(files, row.token) if has_claim else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
-    record = (
-        None if row.task is None else folder.job_record(row, claimed_by or (job.job_id if job else row.job_id or ""))
-    )
+    job_id = claimed_by or (job.job_id if job else row.job_id or "")
+    record = None if row.task is None else folder.job_record(row, job_id)
     if job and (claim is not None or (record and record.begun)) and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
     revoked = has_claim and claim is None and files.claim.exists()
@@ -322,14 +290,14 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     unknown = job is not None and job.terminal and not outcomes
     lines = folder.agent_lines(row, job) if job and unknown else ()
     set_up = folder.set_up(row) if unknown else None
-    beats = (Heartbeat.read(path) for path in there(map(files.heartbeat, range(row.nodes)), names))
+    paths = map(files.heartbeat, range(row.nodes))
+    beats = (Heartbeat.read(path) for path in paths if is_there(path, names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
     start = Start.read(files.started)
     start = start if start and mine.owns(vars(start)) else None
-    return AttemptView(
-        row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted, set_up=set_up, share=share
-    )
+    seen = (start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted)
+    return AttemptView(row, job, *seen, set_up=set_up, share=share)
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
@@ -344,10 +312,9 @@ def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView
 
 
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
-    waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
-    codes = {run.code for run in waiting}
-    troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
-    return {code: reason for code, reason in troubles.items() if reason}
+    codes = {run.code for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN}
+    troubles = ((code, CopyPaths(paths.code(code)).trouble()) for code in codes if is_copy(code))
+    return {code: reason for code, reason in troubles if reason}
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
@@ -362,10 +329,8 @@ def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
     """Test the campaign's folder only if a run waits for it."""
     waiting = [run.id for run in stored.runs if waits_for_storage(run, stored.attempts.get(run.id, ()))]
     required_bytes = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
-    if not waiting:
-        return None
-    trouble = trouble_of(paths.dir, required_bytes)
-    return trouble.why if trouble else ""
+    trouble = trouble_of(paths.dir, required_bytes) if waiting else None
+    return trouble.why if trouble else "" if waiting else None
 
 
 def _capacity(stored: Stored) -> int | None:
@@ -373,5 +338,4 @@ def _capacity(stored: Stored) -> int | None:
     if stored.campaign.executor != "local":
         return None
     startable = (run for run in stored.runs if run.state not in (RunState.COMPLETED, RunState.CANCELLED))
-    configs = map(stored.configs.if_readable, startable)
-    return max((config.local.parallel for config in configs if config), default=None)
+    return max((config.local.parallel for config in map(stored.configs.if_readable, startable) if config), default=None)

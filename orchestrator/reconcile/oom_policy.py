@@ -18,8 +18,6 @@ from dscampaign.orchestrator.memory.prediction import Ledger
 from .attempt_history import EndedAttempt, count
 from .snapshot import RunView
 
-Ledgers = Mapping[str, Ledger]
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -31,7 +29,7 @@ class Fit:
     why: str = ""  # the change and its reason, "" for none
 
 
-def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
+def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Mapping[str, Ledger]) -> Fit:
     """Return how to start a run, or to start it again after an end that was not for memory.
 
     A change that was necessary once stays, until the ledger knows that more fits: only here, where the run starts again
@@ -52,7 +50,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
 
 
-def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | str:
+def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Mapping[str, Ledger]) -> Fit | str:
     """Return the next configuration after the last of these attempts ran out of memory, or why there is none."""
     last, batch = history[-1], view.config.train.global_batch
     micro = last.row.micro_batch
@@ -61,11 +59,8 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
         return f"{last.reason} · retry.oom = {view.retry.oom} is used up"
     ledger = _ledger(view, last.changes, ledgers) or Ledger(())
     too_big = micro is not None and ledger.fits(micro) is False  # then joining the pieces would not help
-    if (
-        last.kind is FailureClass.FRAGMENTATION
-        and config_changes.EXPANDABLE_SEGMENTS not in last.changes
-        and not too_big
-    ):
+    fragmented = last.kind is FailureClass.FRAGMENTATION and config_changes.EXPANDABLE_SEGMENTS not in last.changes
+    if fragmented and not too_big:
         reason = "memory was free but fragmented, tried with expandable segments"
         return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, reason)
     if not batch or not micro:
@@ -85,18 +80,9 @@ def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
     last = history[-1]
     if any(end.progressed and end.row.micro_batch == last.row.micro_batch for end in history[:-1]):
         return None
-    return next(
-        (
-            end
-            for end in history[:-1]
-            if end.row.micro_batch not in (None, last.row.micro_batch)
-            and end.changes == last.changes
-            and end.line
-            and last.line
-            and cuda_oom.same_memory(end.line.text, last.line.text)
-        ),
-        None,
-    )
+    others = (end for end in history[:-1] if end.row.micro_batch not in (None, last.row.micro_batch))
+    alike = ((end, end.line, last.line) for end in others if end.changes == last.changes)
+    return next((end for end, a, b in alike if a and b and cuda_oom.same_memory(a.text, b.text)), None)
 
 
 def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | None = None) -> Fit | str:
@@ -106,15 +92,11 @@ def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | No
     if change is None:
         hint = "retry.allow may name activation_checkpointing, offload_optimizer, zero_stage; or use more ranks"
         if view.config.command is not None:
-            hint = "the script must take less memory, or run on more ranks"
-            if last.hint:
-                hint = last.hint
-            elif before:
-                hint = "let the script use {micro_batch}, also where it evaluates, or take less memory otherwise"
+            hint = last.hint or "let the script use {micro_batch} everywhere, or take less memory, or use more ranks"
         return f"{needs} · {hint}"
     return Fit(micro, (*last.changes, change), None, f"{needs}, tried with {change}")
 
 
-def _ledger(view: RunView, changes: Sequence[str], ledgers: Ledgers) -> Ledger | None:
+def _ledger(view: RunView, changes: Sequence[str], ledgers: Mapping[str, Ledger]) -> Ledger | None:
     key = prediction.memory_key(config_changes.changed(view.config, changes))
     return ledgers.get(key) if key else None

@@ -77,7 +77,7 @@ def why_held(missing: Collection[str]) -> str:
     """Return the reason of runs that are held for missing variables; "" if none is missing."""
     if not missing:
         return ""
-    names, verb = ", ".join(sorted(missing)), "was" if len(missing) == 1 else "were"
-    hint = "set it and reconcile, or retry the run to continue without it"
-    hint = hint if len(missing) == 1 else hint.replace(" it", " them")
+    names = ", ".join(sorted(missing))
+    verb, them = ("was", "it") if len(missing) == 1 else ("were", "them")
+    hint = f"set {them} and reconcile, or retry the run to continue without {them}"
     return f"{names} {verb} set where this campaign was submitted, not where it is reconciled: {hint}"

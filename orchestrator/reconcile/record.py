@@ -35,6 +35,9 @@ from .lease import FencedWriter
 from .set_aside import EVIDENCE, HINT, UNJUDGED, in_words, unreadable
 from .snapshot import ABSENCE, AttemptView, Snapshot
 
+_OF_NODES = ("host", "launcher_exit", "ended_by", "variables")
+_OF_MEMORY = ("memory_peak_bytes", "memory_peak_of", "memory_limit_bytes")
+_OF_VERDICT = ["reason", "hint", "rule", "host", "sure", "place"]
 _OF_ATTEMPT = Adopt | MarkAttempt | Note | NoteAbsence | Finish
 
 
@@ -68,9 +71,9 @@ def set_aside(action: SetAside, writer: FencedWriter) -> Unreachable | None:
         queries.add_event(conn, writer.campaign_id, UNJUDGED, f"not judged: {action.why}", run_id=run.id)
         if end and refusal(conn, partial(_record_parts, conn, {run.id: [end]}, writer)):
             evidence = {"reason": action.why, "hint": HINT, "rule": EVIDENCE, "seen_s": end.seen_s}
-            values = {"failure_class": FailureClass.CRASH, "evidence": evidence, "ended_s": end.seen_s}
-            failed = {"state": AttemptState.FAILED, **values}  # nothing else of it can be recorded
-            queries.update_attempt(conn, end.attempt.id, expect_states=ACTIVE_ATTEMPT, **failed)
+            failed = {"state": AttemptState.FAILED, "failure_class": FailureClass.CRASH, "ended_s": end.seen_s}
+            # nothing else of it can be recorded
+            queries.update_attempt(conn, end.attempt.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence, **failed)
         held = action.state is RunState.HELD
         reason, cause = (f"{action.why} · {HINT}", Cause(CauseCode.UNREADABLE)) if held else ("", None)
         queries.update_run(conn, run.id, state=action.state, reason=reason, cause=cause, not_before_s=None)
@@ -107,10 +110,15 @@ class _Changes:
 
     def add(self, action: Action) -> None:
         match action:
-            case Adopt():
-                self._adopt(action)
-            case MarkAttempt():
-                self._mark(action)
+            case Adopt(row, job_id, submit_time_s):
+                begun = {"state": AttemptState.QUEUED, "evidence": {}}  # the message of sbatch is obsolete
+                news = begun if row.state is AttemptState.INTENT else {}
+                if self._change(row, [row.state], job_id=job_id, submit_time_s=submit_time_s, **news):
+                    self._tell(row, "adopted", f"job {job_id} found by its token {row.token}")
+            case MarkAttempt(row, state, started_s, start_step, micro_batch, accumulation):
+                sizes = {"micro_batch": micro_batch, "accumulation": accumulation} if micro_batch is not None else {}
+                step = {} if start_step is None else {"start_step": start_step}
+                self._change(row, ACTIVE_ATTEMPT, state=state, started_s=started_s, **step, **sizes)
             case Note(row, kind, message):
                 if self._change(row, ACTIVE_ATTEMPT, evidence={**self._evidence.get(row.id, {}), kind: message}):
                     self._tell(row, kind, message)
@@ -144,23 +152,6 @@ class _Changes:
 
     def _tell(self, row: AttemptRow, kind: str, message: str, data: Mapping[str, Any] | None = None) -> None:
         self._told.append(queries.NewEvent(kind, message, row.run_id, row.id, data))
-
-    def _adopt(self, action: Adopt) -> None:
-        row = action.attempt
-        state = AttemptState.QUEUED if row.state is AttemptState.INTENT else row.state
-        values: dict[str, Any] = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
-        if row.state is AttemptState.INTENT:
-            values["evidence"] = {}  # the message of sbatch is obsolete
-        if self._change(row, [row.state], state=state, **values):
-            self._tell(row, "adopted", f"job {action.job_id} found by its token {row.token}")
-
-    def _mark(self, action: MarkAttempt) -> None:
-        values: dict[str, Any] = {"state": action.state, "started_s": action.started_s}
-        if action.start_step is not None:
-            values["start_step"] = action.start_step
-        if action.micro_batch is not None:
-            values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
-        self._change(action.attempt, ACTIVE_ATTEMPT, **values)
 
     def _finish(self, action: Finish) -> None:
         row, verdict, ended = action.attempt, action.verdict, action.ended
@@ -203,10 +194,11 @@ def _lasted_s(action: Finish) -> float:
     row, job, outcomes = action.attempt, action.ended.job, action.ended.outcomes
     if outcomes:
         return max(0.0, *(outcome.ended_s - outcome.started_s for outcome in outcomes))
-    if job and job.started_s and job.ended_s:
-        return max(0.0, job.ended_s - job.started_s)
-    started_s, ended_s = row.started_s or (job and job.started_s) or 0.0, (job and job.ended_s) or action.seen_s
-    return max(0.0, min(ended_s - started_s, action.seen_s - row.created_s))
+    began_s, ended_s = (job.started_s, job.ended_s) if job else (None, None)
+    if began_s and ended_s:
+        return max(0.0, ended_s - began_s)
+    lasted_s = (ended_s or action.seen_s) - (row.started_s or began_s or 0.0)
+    return max(0.0, min(lasted_s, action.seen_s - row.created_s))
 
 
 def _evidence(action: Finish) -> dict[str, Any]:
@@ -214,12 +206,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
     first = next((rank for rank in action.ended.ranks if rank.rank == 0), None)
     exits = rank_exits(action.ended)
     return {
-        "reason": verdict.reason,
-        "hint": verdict.hint,
-        "rule": verdict.rule,
-        "host": verdict.host,
-        "sure": verdict.sure,
-        "place": verdict.place,
+        **{name: getattr(verdict, name) for name in _OF_VERDICT},
         "begun": action.ended.begun,
         "seen_s": action.seen_s,
         "line": asdict(verdict.line) if verdict.line else None,
@@ -230,16 +217,10 @@ def _evidence(action: Finish) -> dict[str, Any]:
         SOFTWARE: first.software if first else None,
         "nodes": [
             {
-                "host": o.host,
-                "launcher_exit": o.launcher_exit,
-                "ended_by": o.ended_by,
+                **{name: getattr(o, name) for name in (*_OF_NODES, *_OF_MEMORY)},
                 "rank_exits": {str(rank.rank): exits[rank.rank] for rank in o.ranks},
                 "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
-                "memory_peak_bytes": o.memory_peak_bytes,
-                "memory_peak_of": o.memory_peak_of,
-                "memory_limit_bytes": o.memory_limit_bytes,
                 "machine": asdict(o.machine) if o.machine else None,
-                "variables": o.variables,
             }
             for o in action.ended.outcomes
         ],
@@ -264,21 +245,18 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     if changed := activities(snapshot):
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))
-            activities_by_id = {
-                attempt_id: vars(now) for attempt_id, now in changed.items() if states.get(attempt_id) in ACTIVE_ATTEMPT
-            }
-            queries.change_attempts(conn, activities_by_id)
+            alive = {row_id for row_id, state in states.items() if state in ACTIVE_ATTEMPT}
+            queries.change_attempts(conn, {row_id: vars(now) for row_id, now in changed.items() if row_id in alive})
 
 
 def activities(snapshot: Snapshot) -> dict[int, Activity]:
     """Return the changed activities of attempts that may still run, by id."""
-    newest = (view.latest for view in snapshot.runs)
-    pairs = ((attempt, _activity(attempt, snapshot.now_s)) for attempt in newest if attempt and attempt.active)
-    return {
-        attempt.row.id: now
-        for attempt, now in pairs
-        if now and (now.phase, now.node_list) != (attempt.row.phase, attempt.row.node_list)
-    }
+    changed: dict[int, Activity] = {}
+    for attempt in (view.latest for view in snapshot.runs):
+        now = _activity(attempt, snapshot.now_s) if attempt and attempt.active else None
+        if attempt and now and (now.phase, now.node_list) != (attempt.row.phase, attempt.row.node_list):
+            changed[attempt.row.id] = now
+    return changed
 
 
 def _activity(attempt: AttemptView, now_s: float) -> Activity | None:

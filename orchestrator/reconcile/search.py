@@ -45,23 +45,23 @@ Measure = Callable[[Store, CampaignRow, Collection[str]], Mapping[str, Mapping[s
 
 @dataclass(frozen=True)
 class TrialRun:
-    """A trial with its run.
-
-    Attributes:
-        failure: the failure class of its newest attempt.
-        records: by step, its figures: of the objectives, None for an unknown one, and its excess of a bound.
-        asked: the share of the GPU's memory that the allocation without room asked for, if it ended so.
-    """
+    """A trial with its run."""
 
     row: RunRow
-    failure: str | None
+    failure: str | None  # the failure class of its newest attempt
+    # by step, its figures: of the objectives, None for an unknown one, and its excess of a bound
     records: Mapping[int, tuple[Sequence[float | None], float]]
-    asked: float = 0.0
+    asked: float = 0.0  # the share of the GPU's memory that the allocation without room asked for, if it ended so
 
     @property
     def number(self) -> int:
         """The number of the trial."""
         return number_of(self.row.ordinal)
+
+    @property
+    def step(self) -> int:
+        """The step of its present rung."""
+        return self.row.target_step or 0
 
     @property
     def active(self) -> bool:
@@ -71,7 +71,7 @@ class TrialRun:
     @property
     def unmeasured(self) -> bool:
         """Whether it has ended at a rung whose figures are not recorded yet."""
-        return self.row.state is RunState.COMPLETED and _step(self.row) not in self.records
+        return self.row.state is RunState.COMPLETED and self.step not in self.records
 
     @property
     def rungs(self) -> dict[int, float]:
@@ -80,7 +80,7 @@ class TrialRun:
 
     def as_trial(self, last: int | None) -> Trial:
         """Return the trial for its sampler; `last` is the step of a whole trial."""
-        values, excess = self.records.get(_step(self.row), ((None,), 0.0))
+        values, excess = self.records.get(self.step, ((None,), 0.0))
         outcome = self._outcome(values, excess, last)
         known = tuple(value for value in values if value is not None) if outcome is TrialOutcome.MEASURED else ()
         if outcome is TrialOutcome.INFEASIBLE and not excess:  # graded: else all directions look alike at first
@@ -102,25 +102,15 @@ class TrialRun:
         return TrialOutcome.FAILED
 
 
-def _step(row: RunRow) -> int:
-    return row.target_step or 0
-
-
 @dataclass(frozen=True)
 class SearchState:
-    """A search as the store has it.
-
-    Attributes:
-        confirmed: names of the runs that confirm trials.
-        asked: numbers of all trials.
-        code: of the runs.
-    """
+    """A search as the store has it."""
 
     search: SearchConfig
     runs: tuple[TrialRun, ...]
-    confirmed: frozenset[str] = frozenset()
-    asked: frozenset[int] = frozenset()
-    code: str = ""
+    confirmed: frozenset[str] = frozenset()  # names of the runs that confirm trials
+    asked: frozenset[int] = frozenset()  # numbers of all trials
+    code: str = ""  # of the runs
 
     @property
     def last(self) -> int | None:
@@ -183,25 +173,16 @@ def template_of(campaign: CampaignRow) -> TrialTemplate | None:
 
 
 def advance(
-    writer: FencedWriter,
-    campaign: CampaignRow,
-    measure: Measure | None,
-    gpu_hours: Callable[[], float],
-    lost: Collection[int] = (),
+    writer: FencedWriter, campaign: CampaignRow, measure: Measure | None, gpu_hours: Callable[[], float]
 ) -> bool:
-    """Bring the search of a campaign forward; return whether its runs have changed.
-
-    The numbers of `lost` trials, of which only a folder is left, are not asked again.
-    """
+    """Bring the search of a campaign forward; return whether its runs have changed."""
     document = campaign.provenance.get("search")
     if not document or campaign.desired != "active":
         return False
     with writer.store.read() as conn:
-        state = read_search(conn, campaign)
-        template = template_of(campaign)
+        state, template, step = read_search(conn, campaign), template_of(campaign), SearchStep()
     assert state is not None
     assert template is not None
-    state, step = replace(state, asked=state.asked.union(lost)), SearchStep()
     unmeasured = [run for run in state.runs if run.unmeasured]
     if unmeasured and measure is None:
         raise RuntimeError("a search needs the figures of its runs")
@@ -209,15 +190,12 @@ def advance(
         figures = measure(writer.store, campaign, [run.row.name for run in unmeasured])
         writer.renew()
         step.measured = [(run, *_figures(state.search, figures.get(run.row.name, {}))) for run in unmeasured]
-        known = {run.row.id: (tuple(values), excess) for run, values, excess in step.measured}
-        state = replace(state, runs=tuple(_with(run, known.get(run.row.id)) for run in state.runs))
+        known = {run.number: {run.step: (values, excess)} for run, values, excess in step.measured}
+        runs = (replace(run, records={**run.records, **known.get(run.number, {})}) for run in state.runs)
+        state = replace(state, runs=tuple(runs))
     used_up = state.search.budget is not None and gpu_hours() >= state.search.budget
     decide_search(state, template, step, used_up=used_up, exhausted=bool(document.get("exhausted")))
     return _write(writer, campaign, state, step)
-
-
-def _with(run: TrialRun, record: tuple[Sequence[float | None], float] | None) -> TrialRun:
-    return replace(run, records={**run.records, _step(run.row): record}) if record else run
 
 
 def _figures(search: SearchConfig, figures: Mapping[str, float | None]) -> tuple[list[float | None], float]:
@@ -256,15 +234,12 @@ def decide_search(
 
 def _finish(state: SearchState, template: TrialTemplate, step: SearchStep, *, used_up: bool) -> None:
     best = best_first(state.search, state.trials)
-    if not best and not used_up and state.search.halving:  # too few trials for all rungs: the best goes on
-        waiting = _at_rungs(state)
-        most = max((_step(run.row) for run in waiting), default=0)
-        top = sorted((r for r in waiting if _step(r.row) == most), key=lambda run: _cost(state, run, most))
-        step.promoted = [(run.row, _next_rung(run, template)) for run in top[:1]]
-        step.pruned = [(row, reason) for row, reason in step.pruned if all(row.id != run.row.id for run in top[:1])]
-        return
     waiting = _at_rungs(state) if state.search.halving else []
-    waiting.sort(key=lambda run: (-_step(run.row), _cost(state, run, _step(run.row)), run.number))
+    waiting.sort(key=lambda run: (-run.step, _cost(state, run, run.step), run.number))
+    if not best and not used_up and state.search.halving:  # too few trials for all rungs: the best goes on
+        step.promoted = [(run.row, _next_rung(run, template)) for run in waiting[:1]]
+        step.pruned = [(row, reason) for row, reason in step.pruned if row.id not in {r.row.id for r in waiting[:1]}]
+        return
     ordered = [(trial.number, trial.params) for trial in best] + [(run.number, run.row.params) for run in waiting]
     confirm = state.search.confirm
     for number, params in ordered[: confirm.top]:
@@ -277,7 +252,7 @@ def _at_rungs(state: SearchState) -> list[TrialRun]:
     ended = (RunState.COMPLETED, RunState.PRUNED)
     below = [run for run in state.runs if run.row.state in ended and run.row.target_step != state.last]
     left = [run for run in below if run.as_trial(state.last).outcome is TrialOutcome.PRUNED]
-    return [run for run in left if _step(run.row) in run.rungs]
+    return [run for run in left if run.step in run.rungs]
 
 
 def _cost(state: SearchState, run: TrialRun, step: int) -> float:
@@ -288,12 +263,10 @@ def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
     """Yield the trials at each rung but the last, whether they go on, and else why not."""
     halving = state.search.halving
     for step in halving.rungs[:-1] if halving else ():
-        feasible = [run for run in state.runs if run.records.get(step) and run.records[step][1] == 0]
-        reached = sorted(
-            (run for run in feasible if step in run.rungs), key=lambda run: (_cost(state, run, step), run.number)
-        )
+        feasible = (run for run in state.runs if step in run.rungs and run.records[step][1] == 0)
+        reached = sorted(feasible, key=lambda run: (_cost(state, run, step), run.number))
         most = len(reached) // halving.factor if halving else 0
-        waiting = {run.row.id for run in _at_rungs(state) if _step(run.row) == step}
+        waiting = {run.row.id for run in _at_rungs(state) if run.step == step}
         for place, run in enumerate(reached):
             if run.row.id in waiting:
                 value = f"{state.search.objective[0]} {figure(run.rungs[step], 5)}"
@@ -301,7 +274,7 @@ def _rungs(state: SearchState) -> Iterator[tuple[TrialRun, bool, str]]:
 
 
 def _next_rung(run: TrialRun, template: TrialTemplate) -> Run:
-    higher = next(steps for steps in template.rungs if steps and steps > _step(run.row))
+    higher = next(steps for steps in template.rungs if steps and steps > run.step)
     return template.trial(run.number, run.row.params, higher)
 
 
@@ -332,7 +305,7 @@ def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
     for run, values, excess in step.measured:
         pairs = zip(state.search.objective, values, strict=True)
         text = ", ".join(f"{name} {'unknown' if value is None else figure(value, 5)}" for name, value in pairs)
-        data = {"step": _step(run.row), "values": values, "excess": excess}
+        data = {"step": run.step, "values": values, "excess": excess}
         yield queries.NewEvent(MEASURED, f"trial {run.number}: {text}", run.row.id, data=data)
     for row, longer in step.promoted:
         yield queries.NewEvent("trial.promoted", f"goes on to step {longer.target_step:,}", row.id)

@@ -131,17 +131,16 @@ class RunView:
 
     def ended(self, attempt: AttemptView) -> Ended:
         """Return the evidence about an attempt that has ended."""
-        config, train = self.config, self.config.train
-        limits = {
-            "slurm": ("slurm.mem", config.slurm.mem),
-            "local": ("local.mem_per_process", config.local.mem_per_process),
-        }
-        field, requested = limits[config.executor]
+        config, train, row = self.config, self.config.train, attempt.row
+        field, requested = "slurm.mem", config.slurm.mem
+        if config.executor == "local":
+            field, requested = "local.mem_per_process", config.local.mem_per_process
+        targets = (outcome.target_step for outcome in attempt.outcomes if outcome.target_step)
         return Ended(
             job=attempt.job,
             outcomes=attempt.outcomes,
-            nodes=attempt.row.nodes,
-            target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
+            nodes=row.nodes,
+            target_step=self.run.target_step or next(targets, None),
             steps_decide=self.config.command is None,
             on_cpu=trains_on_cpu(config),
             resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
@@ -149,7 +148,7 @@ class RunView:
             agent_lines=attempt.lines,
             set_up=attempt.set_up,
             known_start_step=attempt.start_step,
-            known_last_step=attempt.row.last_step,
+            known_last_step=row.last_step,
             diverged_before=self.diverged_before,
             started_again=attempt.restarted,
             reached_before=self.reached_before,
@@ -268,9 +267,7 @@ class Snapshot(StoreState):
         for key in self.queue.shared:
             wanted[key].add(0)  # of some run that waits
         newest = [(view.run, view.latest.row) for view in self.runs if view.latest and self.is_desired(view)]
-        newest += [
-            (attempt.run, attempt.attempt) for attempt in self.broken if attempt.attempt and self.is_desired(attempt)
-        ]
+        newest += [(view.run, view.attempt) for view in self.broken if view.attempt and self.is_desired(view)]
         for run, row in newest:
             if row.task is not None and row.state not in TERMINAL_ATTEMPT and row.retry_epoch == run.retry_epoch:
                 wanted[row.job_key].add(run.id)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -26,6 +26,9 @@ from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 from .lease import lease_name
 from .snapshot import StoreState
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 QUEUE_FULL: Final = "queue.full"  # kind of event about a submit limit, for all runs that wait for it
 QUEUE_FULL_S: Final = 600.0  # time for which a full queue is probed with few jobs, and not reported again
 AT_ONCE: Final = 10_000  # runs begun in a pass: the configurations of all would fill the memory of a login node
@@ -43,21 +46,15 @@ class Configs:
 
     def of(self, run: RunRow) -> RunConfig:
         """Return the configuration of a run. Raises any error that keeps it from being read."""
-        config = self._read.get(run.id)
-        if config is None:
-            config = self._read[run.id] = run_config(run, self._sections)
-        return config
+        if run.id not in self._read:
+            self._read[run.id] = run_config(run, self._sections)
+        return self._read[run.id]
 
     def if_readable(self, run: RunRow) -> RunConfig | None:
         """Return it, or None for a run that cannot be read, which is reported when it is looked at."""
         with suppress(Exception):
             return self.of(run)
         return None
-
-    @property
-    def read(self) -> Iterable[RunConfig]:
-        """The configurations read so far."""
-        return self._read.values()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +80,8 @@ class Stored(StoreState):
             return self
         with store.read() as conn:
             runs, attempts = _read(conn, run_ids)
-            ledgers = read_ledgers(
-                conn, _undecided(runs, attempts, self.configs), chain.from_iterable(attempts.values())
-            )
+            rows = chain.from_iterable(attempts.values())
+            ledgers = read_ledgers(conn, _undecided(runs, attempts, self.configs), rows)
         return replace(
             self,
             runs=tuple(sorted([*self.runs, *runs], key=lambda run: (run.ordinal, run.id))),
@@ -119,17 +115,15 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
             heard_s=lease.heard_s if lease else None,
             more=more,
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
-            trained_on=partial(_later, store, open_runs.trained_hosts, campaign.id),
-            trained_with=partial(_later, store, open_runs.trained_interpreters, campaign.id),
+            trained_on=partial(later, store, open_runs.trained_hosts, campaign.id),
+            trained_with=partial(later, store, open_runs.trained_interpreters, campaign.id),
         )
 
 
 def _most(conn: Connection, store: Store, campaign: CampaignRow, running: int) -> int:
-    limit = campaign.limits.get("running")
-    full_s = queries.newest_event_s(conn, campaign.id, QUEUE_FULL)
-    if full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S:
-        return PROBED
-    return AT_ONCE if limit is None else min(AT_ONCE, max(PROBED, limit - running))
+    full_s, limit = queries.newest_event_s(conn, campaign.id, QUEUE_FULL), campaign.limits.get("running")
+    full = full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S
+    return PROBED if full else AT_ONCE if limit is None else min(AT_ONCE, max(PROBED, limit - running))
 
 
 def _read(conn: Connection, run_ids: Sequence[int]) -> tuple[list[RunRow], dict[int, list[AttemptRow]]]:
@@ -159,19 +153,19 @@ def _stored(
         attempts=attempts,
         ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows, memory_keys),
         checkpoint_bytes=queries.checkpoint_sizes(conn, storage),
-        gpu_seconds=partial(_gpu_seconds, store, campaign, now_s),
+        gpu_seconds=partial(later, store, _gpu_seconds, campaign, now_s),
     )
 
 
-def _gpu_seconds(store: Store, campaign: CampaignRow, now_s: float) -> float:
-    with store.read() as conn:
-        used = campaigns.rank_seconds(conn, lambda _: now_s, campaign.id).get(campaign.id, {})
+def _gpu_seconds(conn: Connection, campaign: CampaignRow, now_s: float) -> float:
+    used = campaigns.rank_seconds(conn, lambda _: now_s, campaign.id).get(campaign.id, {})
     return sum(seconds * gpus_per_rank(campaign.executor, *requested) for requested, seconds in used.items())
 
 
-def _later(store: Store, query: Callable[[Connection, int], frozenset[str]], campaign_id: int) -> frozenset[str]:
+def later(store: Store, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a query of its own."""
     with store.read() as conn:
-        return query(conn, campaign_id)
+        return query(conn, *args, **kwargs)
 
 
 def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:

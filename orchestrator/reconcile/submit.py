@@ -43,8 +43,7 @@ from dscampaign.orchestrator.executors.sbatch_answer import last_words
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
 from .attempt_files import newest_begun, take_claim
-from .campaign_folder import run_folders
-from .environment import note_cluster
+from .campaign_folder import note_cluster, run_folders
 from .intent import Element, Jobs, batches, write_intent
 from .lease import FencedWriter
 from .origin import Origin
@@ -72,13 +71,6 @@ class ClusterFull(QueueFull):
     """Nobody may."""
 
 
-@dataclass(frozen=True)
-class _Target:
-    writer: FencedWriter
-    executor: Executor
-    paths: CampaignPaths
-
-
 def submit(
     actions: Sequence[Submit], writer: FencedWriter, executor: Executor, paths: CampaignPaths, failures: Failures
 ) -> None:
@@ -86,18 +78,15 @@ def submit(
 
     Raises StaleLease if another reconciler has taken over.
     """
-    target = _Target(writer, executor, paths)
-    for action in actions:
-        if action.joins:
-            _join_apart(action, action.joins, target, failures)
-    shapes = batches([action for action in actions if action.joins is None], failures, writer)
-    full: dict[tuple[Any, ...], QueueFull] = {}
+    submitter, full = _Submitter(writer, executor, paths, failures), dict[tuple[Any, ...], QueueFull]()
+    shapes: list[tuple[dict[str, Any], Jobs]] = [({}, [[action]]) for action in actions if action.joins]
+    shapes += batches([action for action in actions if action.joins is None], failures, writer)
     for resources, jobs in counted("runs submitted", shapes, lambda shape: sum(map(len, shape[1]))):
         queue = tuple(map(resources.get, _LIMITED))
         if queue in full:
             continue
         try:
-            _submit_apart(jobs, resources, target, failures)
+            submitter.submit(jobs, resources)
         except QueueFull as exc:
             full[queue] = exc
             if isinstance(exc, ClusterFull):
@@ -107,173 +96,202 @@ def submit(
     failures.troubles += full.values()
 
 
-def _join_apart(action: Submit, last: AttemptRow, target: _Target, failures: Failures) -> None:
-    try:
-        _join(action, last, target)
-    except (StaleLease, StoreUnreachable, ImportError):
-        raise
-    except StaleWrite:
-        return  # the next pass looks again
-    except Unreachable as exc:
-        failures.troubles.append(exc)
+@dataclass(frozen=True)
+class _Submitter:
+    writer: FencedWriter
+    executor: Executor
+    paths: CampaignPaths
+    failures: Failures
 
-
-def _join(action: Submit, last: AttemptRow, target: _Target) -> None:
-    """Hand an attempt to the job of another, which takes it unless it ends before: then it goes into a job of its own.
-
-    As for a submission, step 4 being a file that the job looks for.
-    """
-    _require_trust(target.paths)
-    token = job_request.new_token(target.paths.campaign, [action.run.name])
-    rows = write_intent([[action]], token, target.writer, target.paths, _origin(target.writer), shared=True)
-    if not rows:
-        return
-    batch = JobArray(token, target.paths.batch(token), 1, shared=True)
-    job_token, task = rows[0].row.job_key
-    try:
-        _prepare(rows, batch, target)
-        write_atomically(joining(target.paths.batch(job_token), task, token), "")
-    except StaleLease:
-        ours.remove(batch.folder)
-        raise
-    except (Unreachable, OSError) as exc:
-        ours.remove(batch.folder)
-        _withdraw(rows, target.writer, exc)
-        raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
-    _record_job_ids(rows, {rows[0].row.id: last.job_id or ""}, target.writer)
-
-
-def _submit_apart(jobs: Jobs, resources: dict[str, Any], target: _Target, failures: Failures) -> None:
-    """Submit them together, or one by one if one of them fails for a reason of its own."""
-    group = [action for job in jobs for action in job]
-    try:
-        _submit_jobs(jobs, resources, target)
-    except (StaleLease, StoreUnreachable, ImportError):
-        raise
-    except StaleWrite as exc:
-        raise Unreachable(f"not submitted: {exc}", "another process acted first; the next pass looks again") from exc
-    except Exception as exc:
-        if isinstance(exc, Unreachable) and not isinstance(exc, RunUnwritable):
-            raise
-        if len(group) == 1:
-            passing = isinstance(exc, RunUnwritable) and exc.passing
-            failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
-            return
-        for action in group:
-            for own, alone in batches([action], failures, target.writer):
-                _submit_apart(alone, own, target, failures)
-
-
-def _submit_jobs(jobs: Jobs, resources: dict[str, Any], target: _Target) -> None:
-    # If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass
-    # and withdrawing them again would be wasted work.
-    doubles = _was_full(target.writer)
-    done, most = 0, 1 if doubles else len(jobs)
-    while part := jobs[done : done + most]:
+    def submit(self, jobs: Jobs, resources: dict[str, Any]) -> None:
+        """Submit them together, or one by one if one of them fails for a reason of its own."""
+        group = [action for job in jobs for action in job]
         try:
-            _submit_batch(part, resources, target)
-        except ArrayTooLarge as exc:
-            if len(part) == 1:
-                raise _full(sum(map(len, jobs[done:])), target.writer, exc) from exc
-            doubles, most = False, (len(part) + 1) // 2
-        else:
-            done, most = done + len(part), 2 * most if doubles else most
+            self._submit_jobs(jobs, resources)
+        except (StaleLease, StoreUnreachable, ImportError):
+            raise
+        except StaleWrite as exc:
+            hint = "another process acted first; the next pass looks again"
+            raise Unreachable(f"not submitted: {exc}", hint) from exc
+        except Exception as exc:
+            if isinstance(exc, Unreachable) and not isinstance(exc, RunUnwritable):
+                raise
+            if len(group) == 1:
+                passing = isinstance(exc, RunUnwritable) and exc.passing
+                self.failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
+                return
+            for action in group:
+                for own, alone in batches([action], self.failures, self.writer):
+                    self.submit(alone, own)
 
+    def _submit_jobs(self, jobs: Jobs, resources: dict[str, Any]) -> None:
+        # If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every
+        # pass and withdrawing them again would be wasted work.
+        with self.writer.store.read() as conn:
+            doubles = self._lately(conn, QUEUE_FULL)
+        done, most = 0, 1 if doubles else len(jobs)
+        while part := jobs[done : done + most]:
+            try:
+                self._submit_batch(part, resources)
+            except ArrayTooLarge as exc:
+                if len(part) == 1:
+                    waiting = sum(map(len, jobs[done:]))
+                    runs = "run waits" if waiting == 1 else "runs wait"
+                    message = f"{waiting} {runs} for room in the queue: {exc}"
+                    self._note_full(message)
+                    raise QueueFull(message, "none of them was submitted; the next pass tries again") from exc
+                doubles, most = False, (len(part) + 1) // 2
+            else:
+                done, most = done + len(part), 2 * most if doubles else most
 
-def _was_full(writer: FencedWriter) -> bool:
-    with writer.store.read() as conn:
-        return _lately(conn, QUEUE_FULL, writer)
+    def _record(self, jobs: Jobs, resources: dict[str, Any]) -> tuple[list[Element], JobArray]:
+        group, paths, config = [action for job in jobs for action in job], self.paths, jobs[0][0].config
+        token = job_request.new_token(paths.campaign, [action.run.name for action in group])
+        with self.writer.store.read() as conn:
+            campaign = queries.campaign_by_id(conn, self.writer.campaign_id)
+        origin = Origin.of(campaign.provenance if campaign else {})
+        shared = group[0].joins is not None or job_request.shares_jobs(config)
+        rows = write_intent(jobs, token, self.writer, paths, origin, shared=shared)
+        size = 1 if group[0].joins else 1 + max((row.job_key[1] for row, *_ in rows), default=0)
+        folder, lanes = paths.batch(token), job_request.width(jobs[0], config)
+        workdir = origin.workdir or None
+        return rows, JobArray(token, folder, size, resources, workdir=workdir, shared=shared, lanes=lanes)
 
-
-def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
-    """Record an event once: its repetition every ten seconds adds nothing."""
-    told_s = queries.newest_event_s(conn, writer.campaign_id, kind)
-    return told_s is not None and writer.store.now(conn) - told_s < QUEUE_FULL_S
-
-
-def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
-    message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
-    _tell_full(message, writer)
-    return QueueFull(message, "none of them was submitted; the next pass tries again")
-
-
-def _tell_full(message: str, writer: FencedWriter) -> None:
-    if not _was_full(writer):
-        with writer.write() as conn:
-            queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
-
-
-def _submit_batch(jobs: Jobs, resources: dict[str, Any], target: _Target) -> None:
-    writer, paths = target.writer, target.paths
-    _require_trust(paths)
-    group = [action for job in jobs for action in job]
-    shared, lanes = job_request.shares_jobs(group[0].config), job_request.width(jobs[0], group[0].config)
-    token = job_request.new_token(paths.campaign, [action.run.name for action in group])
-    origin = _origin(writer)
-    rows = write_intent(jobs, token, writer, paths, origin, shared=shared)
-    if not rows:
-        return
-    size = 1 + max(element.row.job_key[1] for element in rows)
-    folder, workdir = paths.batch(token), origin.workdir or None
-    batch = JobArray(token, folder, size, resources, workdir=workdir, shared=shared, lanes=lanes)
-    try:
-        _prepare(rows, batch, target)
-        job_ids = _hand_over(batch, target.executor)
-    except SubmissionRefused as exc:
-        if any(action.exclude for action in group):
+    def _submit_batch(self, jobs: Jobs, resources: dict[str, Any]) -> None:
+        _require_trust(self.paths)
+        joins = jobs[0][0].joins
+        rows, batch = self._record(jobs, resources)
+        if not rows:
+            return
+        try:
+            job_ids = self._hand_over(rows, batch, joins)
+        except (SubmissionRefused, ArrayTooLarge) as exc:
+            self._refused(jobs, rows, batch, exc)
+        except SubmissionUnclear as exc:
+            raise self._left_open(rows, exc) from exc
+        except StoreError as exc:
+            if isinstance(exc, StaleLease):
+                ours.remove(batch.folder)  # whoever has the lease now revokes the intent
+            raise
+        except Exception as exc:
             ours.remove(batch.folder)
-            _withdraw(rows, writer, exc)
-            _submit_without_exclusions(group, target)
+            self._withdraw(rows, exc)
+            if isinstance(exc, OSError):
+                raise storage.unwritable(exc) from exc
+            raise
+        else:
+            by_row = {row.id: job_ids[0 if joins else row.job_key[1]] for row, *_ in rows}
+            self._record_job_ids(rows, by_row)
+
+    def _hand_over(self, rows: Sequence[Element], batch: JobArray, joins: AttemptRow | None) -> list[str]:
+        self._write_files(rows, batch)
+        with self.writer.write() as conn:  # the grace for its job to show up begins now, however long the files took
+            queries.beat_batch(conn, batch.token)
+        if joins:  # instead of step 4, a file for another attempt's job, which takes this one unless it ends before
+            job_token, task = rows[0].row.job_key
+            write_atomically(joining(self.paths.batch(job_token), task, batch.token), "")
+            return [joins.job_id or ""]
+        try:
+            return self.executor.submit(batch)
+        except (SubmissionRefused, SubmissionUnclear, ArrayTooLarge, StoreError, Unreachable, OSError):
+            raise
+        except Exception as exc:  # there may be jobs
+            raise SubmissionUnclear(in_words(exc)) from exc
+
+    def _refused(
+        self, jobs: Jobs, rows: Sequence[Element], batch: JobArray, exc: SubmissionRefused | ArrayTooLarge
+    ) -> None:
+        group = [action for job in jobs for action in job]
+        if isinstance(exc, ArrayTooLarge) and (batch.size > 1 or exc.for_now):
+            ours.remove(batch.folder)  # first: a submission without attempts would be recalled
+            with self.writer.write() as conn:
+                queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+            raise exc
+        if isinstance(exc, ArrayTooLarge) or not any(action.exclude for action in group):
+            self._refuse(rows, str(exc))
             return
-        _refuse(rows, writer, str(exc))
-    except ArrayTooLarge as exc:
-        if size == 1 and not exc.for_now:
-            _refuse(rows, writer, str(exc))
-            return
-        ours.remove(batch.folder)  # first: a submission without attempts would be recalled
-        with writer.write() as conn:
+        ours.remove(batch.folder)
+        self._withdraw(rows, exc)
+        everywhere = [replace(action, exclude=()) for action in group]  # they may be all nodes, or no longer exist
+        for resources, part in batches(everywhere, Failures(), self.writer):
+            self._submit_batch(part, resources)
+
+    def _refuse(self, rows: Sequence[Element], answer: str) -> None:
+        # A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim
+        # cannot be taken for now.
+        refused, failed = [], None
+        for row, *_ in self.writer.renewing(rows):
+            try:
+                refused += [row] if take_claim(row) else []
+            except OSError as exc:
+                failed = exc
+        with self.writer.write() as conn:
+            for row in refused:
+                self.writer.end_refused(conn, row, answer)
+        if failed:
+            raise storage.unwritable(failed) from failed
+
+    def _left_open(self, rows: Sequence[Element], unclear: SubmissionUnclear) -> Unreachable:
+        """Keep the intent: only the next listing shows whether there is a job. Returns the error."""
+        evidence = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
+        with self.writer.write() as conn:
+            queries.change_attempts(conn, {row.id: {"evidence": evidence} for row, *_ in rows})
+            for row, *_ in rows:
+                self.writer.event(conn, "submission.unclear", str(unclear), row)
+        if unclear.full:
+            self._note_full(str(unclear))
+        kind = ClusterFull if unclear.full else Unreachable
+        return kind(f"sbatch did not confirm the submission: {unclear}", "the next pass looks for the job")
+
+    def _withdraw(self, rows: Sequence[Element], exc: Exception) -> None:
+        row, alone = rows[0].row, len(rows) == 1
+        subject = f"attempt {row.generation} was" if alone else f"attempts of {len(rows)} runs were"
+        with self.writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
-        raise
-    except SubmissionUnclear as exc:
-        raise _left_open(rows, writer, exc) from exc
-    except StaleLease:
-        ours.remove(batch.folder)  # whoever has the lease now revokes the intent
-        raise
-    except (Unreachable, OSError) as exc:
-        ours.remove(batch.folder)
-        _withdraw(rows, writer, exc)
-        raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
-    else:
-        _record_job_ids(rows, {row.id: job_ids[row.job_key[1]] for row, *_ in rows}, writer)
+            if not self._lately(conn, WITHDRAWN):
+                message, run_id = f"{subject} not submitted: {exc}", row.run_id if alone else None
+                queries.add_event(conn, self.writer.campaign_id, WITHDRAWN, message, run_id=run_id)
 
+    def _note_full(self, message: str) -> None:
+        with self.writer.write() as conn:
+            if not self._lately(conn, QUEUE_FULL):
+                queries.add_event(conn, self.writer.campaign_id, QUEUE_FULL, message)
 
-def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
-    """After an unforeseen error there were no attempts."""
-    try:
-        _write_files(rows, batch, target)
-        _say_alive(batch, target.writer)
-    except (StoreError, Unreachable, OSError):
-        raise
-    except Exception as exc:
-        ours.remove(batch.folder)
-        _withdraw(rows, target.writer, exc)
-        raise
+    def _lately(self, conn: Connection, kind: str) -> bool:
+        """Return whether there was an event of this kind lately: repeating it every ten seconds adds nothing."""
+        last_s = queries.newest_event_s(conn, self.writer.campaign_id, kind)
+        return last_s is not None and self.writer.store.now(conn) - last_s < QUEUE_FULL_S
 
+    def _write_files(self, rows: Sequence[Element], batch: JobArray) -> None:
+        paths = self.paths
+        make_below(paths.batches, batch.folder)
+        folders = run_folders(paths)
+        for row, action, _ in self.writer.renewing(rows):
+            if row.generation == 1 and action.run.name not in folders:
+                continue  # nothing of it can still run, and its agents make its folder
+            run = paths.run(action.run.name)
+            try:
+                make_below(paths.runs, run.dir)
+                if newest_begun(run) >= row.generation:  # begun since the decision, by a store that is ahead of this
+                    raise Unreachable(f"{run.dir} has a newer attempt than the store", "the next pass looks again")
+                write_atomically(run.current, json.dumps({"generation": row.generation}))
+            except OSError as exc:
+                if away := storage.shared_trouble(exc, paths.runs):
+                    raise away from exc
+                raise RunUnwritable(exc) from exc
+        self.writer.renew()
+        make_closed(batch.folder)
+        write_payloads(payloads_file(batch.folder), [element.payload for element in rows])
+        note_cluster(batch.folder, self.executor)
 
-def _hand_over(batch: JobArray, executor: Executor) -> list[str]:
-    """After an unforeseen error there may be jobs, too: raises SubmissionUnclear."""
-    try:
-        return executor.submit(batch)
-    except (SubmissionRefused, SubmissionUnclear, ArrayTooLarge, StoreError, Unreachable, OSError):
-        raise
-    except Exception as exc:
-        raise SubmissionUnclear(in_words(exc)) from exc
-
-
-def _origin(writer: FencedWriter) -> Origin:
-    with writer.store.read() as conn:
-        campaign = queries.campaign_by_id(conn, writer.campaign_id)
-    return Origin.of(campaign.provenance if campaign else {})
+    def _record_job_ids(self, rows: Sequence[Element], jobs: Mapping[int, str]) -> None:
+        with self.writer.write() as conn:
+            queued, events = set(queries.mark_queued(conn, jobs)), []
+            for row, *_ in rows:
+                place = "" if row.position is None else f"place {row.position + 1} in "
+                message = f"attempt {row.generation} is {place}job {jobs[row.id]}"
+                events += [queries.NewEvent("submitted", message, row.run_id, row.id)] if row.id in queued else []
+            queries.add_events(conn, self.writer.campaign_id, events)
 
 
 def _require_trust(paths: CampaignPaths) -> None:
@@ -284,94 +302,3 @@ def _require_trust(paths: CampaignPaths) -> None:
         raise storage.unwritable(exc) from exc
     if doubt:
         raise Unreachable(f"{doubt}, so they could run any code as you", doubt.hint)
-
-
-def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
-    """The excluded nodes may be all that there are, or no longer exist."""
-    everywhere = [replace(action, exclude=()) for action in group]
-    for resources, part in batches(everywhere, Failures(), target.writer):
-        _submit_batch(part, resources, target)
-
-
-def _refuse(rows: Sequence[Element], writer: FencedWriter, answer: str) -> None:
-    # A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim cannot
-    # be taken for now.
-    refused, failed = [], None
-    for row, *_ in writer.renewing(rows):
-        try:
-            refused += [row] if take_claim(row) else []
-        except OSError as exc:
-            failed = exc
-    with writer.write() as conn:
-        for row in refused:
-            writer.end_refused(conn, row, answer)
-    if failed:
-        raise storage.unwritable(failed) from failed
-
-
-def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> Unreachable:
-    """Keep the intent: only the next listing shows whether there is a job. Returns the error."""
-    evidence = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
-    with writer.write() as conn:
-        queries.change_attempts(conn, {row.id: {"evidence": evidence} for row, *_ in rows})
-        for row, *_ in rows:
-            writer.event(conn, "submission.unclear", str(unclear), row)
-    if unclear.full:
-        _tell_full(str(unclear), writer)
-    kind = ClusterFull if unclear.full else Unreachable
-    return kind(f"sbatch did not confirm the submission: {unclear}", "the next pass looks for the job")
-
-
-def _withdraw(rows: Sequence[Element], writer: FencedWriter, exc: Exception) -> None:
-    with writer.write() as conn:
-        queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
-        subject = f"attempt {rows[0].row.generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
-        run_id = rows[0].row.run_id if len(rows) == 1 else None
-        if not _lately(conn, WITHDRAWN, writer):
-            queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{subject} not submitted: {exc}", run_id=run_id)
-
-
-def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
-    """The last moment before sbatch: the grace for its job to show up begins now, however long the files took."""
-    with writer.write() as conn:
-        queries.beat_batch(conn, batch.token)
-
-
-def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
-    writer, paths = target.writer, target.paths
-    make_below(paths.batches, batch.folder)
-    folders = run_folders(paths)
-    for row, action, _ in writer.renewing(rows):
-        if row.generation == 1 and action.run.name not in folders:
-            continue  # nothing of it can still run, and its agents make its folder
-        run = paths.run(action.run.name)
-        try:
-            make_below(paths.runs, run.dir)
-            if newest_begun(run) >= row.generation:  # begun since the decision, by a store that is ahead of this one
-                raise Unreachable(f"{run.dir} has a newer attempt than the store", "the next pass looks again")
-            write_atomically(run.current, json.dumps({"generation": row.generation}))
-        except OSError as exc:
-            if away := storage.shared_trouble(exc, paths.runs):
-                raise away from exc
-            raise RunUnwritable(exc) from exc
-    writer.renew()
-    make_closed(batch.folder)
-    write_payloads(payloads_file(batch.folder), [element.payload for element in rows])
-    note_cluster(batch.folder, target.executor)
-
-
-def _record_job_ids(rows: Sequence[Element], jobs: Mapping[int, str], writer: FencedWriter) -> None:
-    with writer.write() as conn:
-        queued = set(queries.mark_queued(conn, jobs))
-        events = [
-            queries.NewEvent(
-                "submitted", f"attempt {row.generation} is {_place(row, jobs[row.id])}", row.run_id, row.id
-            )
-            for row, *_ in rows
-            if row.id in queued
-        ]
-        queries.add_events(conn, writer.campaign_id, events)
-
-
-def _place(row: AttemptRow, job_id: str) -> str:
-    return f"job {job_id}" if row.position is None else f"place {row.position + 1} in job {job_id}"

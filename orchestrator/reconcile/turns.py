@@ -79,12 +79,10 @@ class Turns:
 
     def one_round(self) -> Iterator[Outcome]:
         """Make one pass on each campaign that no other process has, or has looked after since this was called."""
-        with self._store.read() as conn:
-            began_s = self._store.now(conn)
-        return self._round(began_s)
+        return self._round(self._read()[0])
 
     def _round(self, began_s: float) -> Iterator[Outcome]:
-        tried: set[int] = set()
+        tried = set[int]()
         while turn := next_turn(self._read(tried)[1], began_s):
             tried.add(turn.campaign.id)
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s=0.0))
@@ -101,7 +99,10 @@ class Turns:
                 before_s = now_s
                 if not turns and self._is_over():
                     return
-                self._stand()
+                if time.monotonic() - self._stood_s > RENEWED_SHARE * LEASE_TTL_S:
+                    with self._store.write() as conn:  # nothing if another process has it
+                        acquire(conn, STANDING, self._standing)
+                    self._stood_s = time.monotonic()
             except AWAY as exc:
                 if not has_run:
                     raise
@@ -128,19 +129,11 @@ class Turns:
             with suppress(*AWAY, SchemaMismatch), self._store.write() as conn:
                 release(conn, STANDING, self._standing)
 
-    def _stand(self) -> None:
-        """Take or renew the lease `STANDING`, if it is time to and no other process has it."""
-        if time.monotonic() - self._stood_s > RENEWED_SHARE * LEASE_TTL_S:
-            with self._store.write() as conn:
-                acquire(conn, STANDING, self._standing)
-            self._stood_s = time.monotonic()
-
     def _is_over(self) -> bool:
         """Return whether nothing is left, and release `STANDING`: a later `submit` finds it free, or waits for this."""
         with self._store.read() as conn:
             campaigns = queries.list_campaigns(conn)
-        owed = [deliver(self._store, campaign) for campaign in campaigns]
-        if any(owed):
+        if [owed for campaign in campaigns for owed in deliver(self._store, campaign)]:
             return False
         with self._store.write() as conn:
             release(conn, STANDING, self._standing)  # first: it locks the row

@@ -290,18 +290,6 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("lasted_s", "said"),
-    [(3420.0, ", shortly before its time limit, slurm.time = 1:00:00"), (3419.0, "")],  # Slurm asks 120 to 180 s before
-)
-def test_a_stop_near_the_time_limit_names_it(lasted_s: float, said: str) -> None:
-    left = outcome(last_step=37, ended_by="stop", started_s=NOW_S - 4000, ended_s=NOW_S - 4000 + lasted_s)
-    view = run_view(AttemptView(attempt_row(), job=job("COMPLETED"), outcomes=(left,)))
-    [finish] = of_kind(Finish, decide(snapshot(view)))
-    assert finish.verdict.kind == "stopped"
-    assert finish.verdict.reason == f"stopped after a checkpoint at step 37{said}"
-
-
-@pytest.mark.parametrize(
     ("steps", "held"),
     [
         ([None, (0, 74), None], False),  # how far the third came, nobody knows

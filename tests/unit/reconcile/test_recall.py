@@ -14,7 +14,6 @@ from dscampaign.db.store import Store
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.job_array import is_closed
-from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.reconcile.attempt_files import take_claim
 from dscampaign.orchestrator.reconcile.search import Measure
 from dscampaign.tests.support.earlier_store import restore, saved
@@ -152,29 +151,6 @@ def test_trials_that_the_store_has_forgotten_are_recorded_again_whatever_the_sea
     world.settle(12)
     assert [name for name in world.runs() if "confirm" not in name] == [f"trial-{n:04}" for n in range(16)]
     assert sorted(world.ran) == [(name, 1) for name in sorted(world.runs())]
-
-
-@pytest.mark.parametrize("document", ["gone", "damaged"])
-def test_the_number_of_a_trial_whose_payload_cannot_be_read_is_not_asked_again(world: World, document: str) -> None:
-    world.measure = measured(1)
-    world.record(**SEARCH)
-    world.run_pass()
-    world.run_jobs()
-    world.run_pass()
-    earlier = saved(world.store)
-    world.run_pass()
-    world.run_jobs()
-    lost = {name for name, _ in world.ran} - {"trial-0000", "trial-0001", "trial-0002", "trial-0003"}
-    [payloads] = [payloads_file(batch.folder) for batch in world.cluster.submitted[1:]]
-    if document == "gone":
-        payloads.unlink()
-    else:
-        payloads.write_text("{")
-    restore(world.store, earlier)
-    world.settle(12)
-    assert len(lost) == 4
-    assert {name for name in world.runs() if "confirm" not in name} == {f"trial-{n:04}" for n in range(16)} - lost
-    assert len(set(world.ran)) == len(world.ran)
 
 
 def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(world: World) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +13,7 @@ from dscampaign.db.errors import SchemaMismatch, StoreIncomplete, StoreMissing, 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile import loop
 from dscampaign.orchestrator.reconcile.loop import Pass
-from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.support.world_on_disk import World
 
 
 @pytest.fixture
@@ -99,49 +98,3 @@ def test_a_store_that_is_restored_in_place_is_waited_for_ever_longer_up_to_a_min
         assert isinstance(next(watched), Pass)
     assert all(isinstance(done, Pass) for done in watched)
     assert world.states() == {"depth-1": "completed"}
-
-
-class Environment:
-    """A Python of the spec's that can be away."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.touch(0o755)
-
-    def vanish(self) -> None:
-        self.path.rename(self.path.with_name("aside"))
-
-    def come_back(self) -> None:
-        self.path.with_name("aside").rename(self.path)
-
-
-def passes(watched: Iterator[Any], count: int) -> list[Pass]:
-    found = [next(watched) for _ in range(count)]
-    assert all(isinstance(done, Pass) for done in found), found
-    return found
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_no_attempt_starts_while_its_environment_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
-) -> None:
-    made, environment = make_world(tmp_path), Environment(tmp_path / "python")
-    if own:
-        monkeypatch.setattr("dscampaign.orchestrator.reconcile.environment._OWN", (str(environment.path),))
-    made.record(matrix={"depth": [1]}, **({} if own else {"python": str(environment.path)}))
-    watched = made.reconciler().watch(sleep=lambda _: None)
-    passes(watched, 1)
-    made.run_jobs("PREEMPTED", exit_code=None)
-    environment.vanish()
-    for done in passes(watched, 3):
-        assert [str(trouble) for trouble in done.troubles] == [f"{environment.path} is unavailable"]
-    assert len(made.cluster.submitted) == 1
-    assert [a.failure_class for a in made.attempts("depth-1")] == ["preempted"]
-    environment.come_back()
-    passes(watched, 1)
-    made.run_jobs()
-    last = list(watched)[-1]
-    assert isinstance(last, Pass)
-    assert last.settled
-    assert made.ran == [("depth-1", 1), ("depth-1", 2)]
-    made.store.close()
