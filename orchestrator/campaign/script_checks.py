@@ -1,20 +1,23 @@
-"""Mistakes in a `command` that its files show: settings that reach no script, and files that runs share."""
+"""Mistakes in a `command` that its files show: settings that reach no script, files that are missing or shared."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from dscampaign.jobs.shared.code_copy import WRITTEN
 from dscampaign.jobs.shared.placeholders import names_in
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.matrix import AxisSetting, points, short_name
+from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.yaml_source import load
 
 from .code_copies import Code
@@ -43,6 +46,7 @@ _PATH: Final = re.compile(rf".*/.*|{_FILE.pattern}|{_WRITTEN}|logs|runs|models?"
 """Values that can only be a path, as after `--save`, which may also name a kind, or a flag."""
 _OPTION: Final = re.compile(rb"--deepspeed|add_config_arguments|HfArgumentParser|TrainingArguments")
 """The text of a script that has an option for a DeepSpeed configuration."""
+_CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _NAMED: Final = 3
 
 
@@ -54,7 +58,7 @@ def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, .
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
     if any(run.config.command for run in submission.runs):
-        findings = [*_unused(submission, copies.seen), *_shared_folders(submission)]
+        findings = [*_unused(submission, copies.seen), *_shared_folders(submission), *_missing(submission)]
         if findings:
             document = load(submission.source or submission.text, str(submission.spec_path))
             raise SpecError([document.problem(finding) for finding in findings])
@@ -149,3 +153,32 @@ def _is_output(option: str, value: str) -> bool:
     if re.search("ckpt|checkpoint", name) and "save" not in name and value.startswith(("/", "~")):
         return False  # as likely the weights to start from
     return bool(_OUTPUT_FOLDER.fullmatch(name) or (_OUTPUT.fullmatch(name) and _PATH.fullmatch(value)))
+
+
+def _missing(submission: Submission) -> Iterator[Finding]:
+    runs = [run for run in submission.runs if not run.config.container]  # an image has files of its own
+    pythons = dict.fromkeys(run.config.python for run in runs if run.config.python)
+    hint = "write the path of the environment's Python: /envs/train/bin/python"
+    for name in pythons:
+        if _lacks(name, submission.spec):
+            yield Finding((("python",),), f"no such program: {name}", hint)
+    paths: dict[Path, str] = {}
+    for run in (run for run in runs if run.config.command is not None):
+        for option, value in _arguments(run):
+            if not value.endswith(_CONFIGURATIONS):
+                continue
+            path = Path(submission.workdir, value)
+            written = WRITTEN.match(option) or option.endswith("name") or run.name in value or names_in(value)
+            if not written and path.parent.is_dir() and not path.exists():
+                paths.setdefault(path, run.name)
+    for path, name in paths.items():
+        yield Finding((("command",),), f"no such file: {path} (run {name})", "paths start at `workdir`")
+
+
+def _lacks(python: str, spec: Spec) -> bool:
+    """Return whether neither this machine nor, as far as it can tell, a node has the program."""
+    path = Path(python)
+    if "/" in python:  # a node may have what this machine lacks, but not in a folder that both have
+        return path.is_dir() or (path.parent.is_dir() and not path.exists())
+    prepared = spec.slurm.setup if spec.executor == "slurm" else spec.local.setup
+    return not prepared and not shutil.which(python)

@@ -30,7 +30,8 @@ from .text import Cell, Page, Style, changed_line, changed_name, table
 
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
-_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
+_ASKED: Final = ("partition", "account", "qos")  # shown if runs differ in them
+_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", *_ASKED, "time", "steps", "why")
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
@@ -54,7 +55,7 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
         [page.paint(_LEGEND, Style.DIM)],
-        table(page, _HEADER, _rows(shown), "--r-rr--rw", _DROPPED) + [page.paint(more, Style.DIM)] * bool(hidden),
+        table(page, _HEADER, _rows(shown), "--r-rr-----rw", _DROPPED) + [page.paint(more, Style.DIM)] * bool(hidden),
         _command(plan),
         [
             f"{page.paint(same[0].sign, _STYLES[same[0].sign])} {_and_more(same)}"
@@ -174,14 +175,15 @@ def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
         item, row = pair
         return json.dumps([item.run.params if item.run else item.params or item.name, *map(str, row[:1] + row[2:])])
 
-    rows = []
-    for same in alike(((item, _row(item)) for item in items), point):
+    rows, items = [], list(items)
+    differ = [name for name in _ASKED if len({getattr(item.run.config.slurm, name) for item in items if item.run}) > 1]
+    for same in alike(((item, _row(item, differ)) for item in items), point):
         sign, name, *cells = same[0][1]
         rows.append([sign, f"{name} × {len(same)}" if len(same) > 1 else name, *cells])
     return rows
 
 
-def _row(item: PlannedRun) -> list[Cell | str]:
+def _row(item: PlannedRun, differ: Sequence[str]) -> list[Cell | str]:
     sign, reason = Cell(item.sign, _STYLES[item.sign]), Cell(clean(item.why), Style.DIM)
     if item.run is None:
         return [sign, item.name, *[""] * (len(_HEADER) - 3), reason]
@@ -202,6 +204,7 @@ def _row(item: PlannedRun) -> list[Cell | str]:
         "" if states is None else f"{states.gpu_gb:,.1f} GB",
         _memory(item),
         f"{count(run.nodes, 'node')} × {count(gpus, 'GPU') if gpus else count(run.ranks_per_node, 'rank')}",
+        *(getattr(run.config.slurm, name) or "" if name in differ else "" for name in _ASKED),
         " of ".join(filter(None, (item.likely and duration(item.likely.seconds), limit))),
         f"{run.target_step:,}" if run.target_step else "",
         reason,

@@ -1,7 +1,8 @@
-"""What `plan` refuses in a command: settings that reach no script, and files that are shared."""
+"""What `plan` refuses in a command: settings that reach no script, and files that are missing or shared."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,9 +113,39 @@ def test_a_folder_that_all_runs_would_write_to(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            "command: train.py --config configs/{size}.yaml\nmatrix: {size: [small, large]}\n",
+            "configs/large.yaml (run size-large)",
+        ),
+        ("command: train.py --config-name base.yaml --save out.json --trace {run_dir}/t.json\n", ""),
+        ("command: train.py --config elsewhere/base.yaml\n", ""),
+        ("command: train.py\npython: llm-env\n", "no such program: llm-env"),
+        (f"command: train.py\npython: {Path(sys.executable).parent}/python9.9\nexecutor: slurm\n", "no such program"),
+        ("command: train.py\npython: llm-env\nlocal: {setup: [export PATH=/envs:$PATH]}\n", ""),
+    ],
+)
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str, words: str) -> None:
+    head = HEAD.replace("executor: local\n", "") if "executor" in spec else HEAD
+    assert (plan(tmp_path, head + spec) != 0) is bool(words)
+    assert words in capsys.readouterr().err
+
+
 def test_the_plan_shows_the_launcher_and_marks_remarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slurm = "slurm: {gpus_per_node: 1, time: '4:00'}\n"
     assert plan(tmp_path, f"name: x\n{slurm}command: deepspeed train.py --out {{run}}\n") == 0
     page = capsys.readouterr().out
     assert f"runs `deepspeed {tmp_path}/train.py --out run`" in page
     assert '\nnote: slurm.time "4:00" is 4 minutes for Slurm' in page
+
+
+def test_the_plan_shows_the_partition_only_if_runs_differ_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "name: x\nslurm: {gpus_per_node: 1, partition: p}\ncommand: train.py --b {b}\n"
+    assert plan(tmp_path, head + "matrix: {b: [1, 2]}\n") == 0
+    assert "PARTITION" not in capsys.readouterr().out
+    assert plan(tmp_path, head + "matrix: {b: [1, 2], slurm.partition: [p, q]}\n") == 0
+    assert "PARTITION" in capsys.readouterr().out
