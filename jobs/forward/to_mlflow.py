@@ -50,8 +50,13 @@ class ToMlflow(Tool):
         with alone(Path(f"{uri.removeprefix(_SQLITE)}.lock")) if uri.startswith(_SQLITE) else nullcontext():
             self._client = MlflowClient(tracking_uri=uri)
             name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
-            known = self._client.get_experiment_by_name(name)
-            experiment = known.experiment_id if known else self._client.create_experiment(name)
+            try:
+                experiment = self._client.create_experiment(name)
+            except MlflowException:
+                known = self._client.get_experiment_by_name(name)
+                if known is None:
+                    raise
+                experiment = known.experiment_id  # another run has made it
         tags = {"campaign": self._payload.campaign, "run": self._payload.run}
         self._run_id = (
             self._state.run_id or self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id
