@@ -27,7 +27,7 @@ local: {{parallel: 2}}
 python: {launcher}
 retry: {{backoff_s: 0}}
 train: {{steps: {steps}}}
-command: [{script}, "{steps}", "{{crash_at}}", "{every}", "0.1"]
+command: [{script}, "{steps}", "{{crash_at}}", "{every}", "0.5"]
 env: {{WANDB_MODE: offline, MLFLOW_TRACKING_URI: "sqlite:///{folder}/mlflow.db"}}
 forward: [wandb, tensorboard, mlflow]
 matrix:
