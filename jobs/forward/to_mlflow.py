@@ -53,8 +53,7 @@ class ToMlflow(Tool):
             try:
                 experiment = self._client.create_experiment(name)
             except MlflowException:
-                known = self._client.get_experiment_by_name(name)
-                if known is None:
+                if not (known := self._client.get_experiment_by_name(name)):
                     raise
                 experiment = known.experiment_id  # another run has made it
         tags = {"campaign": self._payload.campaign, "run": self._payload.run}
