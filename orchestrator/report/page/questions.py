@@ -205,7 +205,7 @@ def _memory(results: Results, looks: Looks) -> Section:
     held = ("mem_reserved_gb", "mem_allocated_gb")
     shown = [one for one in results.comparisons if any(one.condition.value(name) is not None for name in held)]
     shown.sort(key=lambda one: one.condition.value(held[0]) or 0.0)
-    text = "Peaks after the warm-up, of the rank and repeat that need most; without a GPU of a process. Host: of a node."
+    text = "Peaks after the warm-up, of the rank that needs most; without a GPU, of a process. Host: of a node."
     return Section("Does it fit?", text, tables=_conditions(results, looks, _MEMORY, shown))
 
 
