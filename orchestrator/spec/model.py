@@ -377,16 +377,16 @@ class Spec(RunConfig):
     repeats: Positive = 1
     """Runs per point, each with its own seed."""
     objective: Objective | None = None
-    """[Objective](results.md#what-counts) of the recommendation: `speed`, `loss`, `memory`, `energy` or `time-to-loss`.
+    """[Objective](results.md#objectives) of the recommendation: `speed`, `loss`, `memory`, `energy` or `time-to-loss`.
     Default: speed, unless another condition learns better."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None
-    """[Margin](results.md#what-may-be-concluded) within which two held-out losses are equal. Default: 0.01 nats; of a
+    """[Margin](results.md#conclusions) within which two held-out losses are equal. Default: 0.01 nats; of a
     script's own loss 0.3 % of the baseline's."""
     baseline: Annotated[
         dict[str, Scalar | None], AfterValidator(lambda axes: {key.rpartition(".")[2]: axes[key] for key in axes})
     ] = Field(default={})
     """Axes and values of the condition to compare with, as `{zero_stage: 0}`
-    ([default](results.md#what-is-compared))."""
+    ([default](results.md#comparisons))."""
     search: SearchConfig | None = None
     """[A search](search.md): trials with sampled parameters instead of a matrix."""
     then: dict[Annotated[str, Field(pattern=STAGE_NAME)], StageConfig] = Field(default={})
