@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.training
 
 SCRIPT = """
 import os, signal, time
+import re
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -66,7 +68,8 @@ def test_a_killed_rank_and_a_resume(slurm: SlurmCluster, tmp_path: Path, monkeyp
     for name in LINES:
         first, last = done.attempts[name]
         assert (first.failure_class, last.failure_class) == ("crash", "completed"), first.evidence
-        assert "3 was killed by SIGKILL" in first.evidence["reason"], name  # or "one of ranks 2, 3"
+        # "rank 3" or "one of ranks 2, 3"; a launcher may be ended before it names the signal
+        assert re.search("3 (was killed by SIGKILL|left no record)", first.evidence["reason"]), name
         assert [row.loss for row in done.metrics(name)] == [4.0] * 4
         paths = attempt_paths(last)
         begun = "begins after 2 " + ("bf16" if name == "accelerate" else "None")
