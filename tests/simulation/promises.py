@@ -15,6 +15,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState, Stage
 from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.reconcile.attempt_history import SAME_STEP
 from dscampaign.orchestrator.spec.expand import SharedSections
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.tests.simulation.fates import GUESSES
@@ -281,6 +282,9 @@ def _used_up(rows: Sequence[AttemptRow], retry: RetryConfig) -> set[RunState]:
     budget = charged(rows[:-1], last)
     if budget and spent(rows)[budget] > getattr(retry, budget):
         states.add(RunState.FAILED)
+    crashes = [row.last_step or 0 for row in rows if row.failure_class == "crash"]  # all of the same error
+    if last.failure_class == "crash" and any(abs(step - crashes[-1]) <= SAME_STEP for step in crashes[:-1]):
+        states.add(RunState.FAILED)  # a likely mistake is tried twice
     if last.failure_class == "oom" and last.micro_batch in (None, 1):
         states.add(RunState.FAILED)
     if sum(row.failure_class in MUST_SAVE or progressed(row) for row in rows) >= FREE_LIMIT:
