@@ -126,7 +126,7 @@ class Agent:
         self._telemetry.wait()
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
         forwarders.wait()  # until then they had as long as this took
-        if rank == 0:  # what a killed rank left half written takes room that the next attempt may need
+        if rank == 0 and self.payload.train:  # a killed rank's draft takes room that the next attempt may need
             checkpoint_retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
         return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
 

@@ -306,7 +306,9 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
             continue
         folder = paths.run(run.name)
         config, step, surplus = run_config(run), steps.get(run.id), list[Path]()
-        if config.command is None and step is not None:  # the user's own script keeps its own
+        if config.command is not None:  # the user's own script keeps its own
+            continue
+        if step is not None:
             train, saved = config.train, folder.checkpoints(run.config_hash)
             surplus = checkpoint_retention.surplus(saved, train.keep_checkpoints, step, keep_best=train.keep_best)
         for path in surplus:

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import func, select
 
 from dscampaign.db import queries, schema
+from dscampaign.db.records import RunRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired, retention
@@ -255,8 +256,16 @@ def kinds(world: World) -> set[GarbageKind]:
     return {item.kind for item in garbage(world).items}
 
 
-def half_written(world: World) -> Path:
+def train_built_in(world: World) -> RunRow:
     run = world.runs()["depth-1"]
+    config = {name: value for name, value in run.config.items() if name != "command"}
+    with world.store.write() as conn:
+        queries.update_run(conn, run.id, config=config)
+    return run
+
+
+def half_written(world: World) -> Path:
+    run = train_built_in(world)
     left = world.paths.run("depth-1").checkpoints(run.config_hash) / "g0001-step00000001.tmp"
     left.mkdir(parents=True)
     return left
@@ -275,20 +284,24 @@ def test_files_younger_than_an_hour_are_no_garbage(world: World) -> None:
     assert not left.exists()
 
 
+def test_a_script_s_own_folder_is_no_half_written_checkpoint(world: World) -> None:
+    config = world.runs()["depth-1"].config
+    age(half_written(world))
+    with world.store.write() as conn:
+        queries.update_run(conn, world.runs()["depth-1"].id, config=config)
+    assert kinds(world) == set()
+
+
 def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
-    run = world.runs()["depth-1"]
-    folder = world.paths.run("depth-1").checkpoints(run.config_hash)
+    folder = world.paths.run("depth-1").checkpoints(train_built_in(world).config_hash)
     first, *_ = [save(folder, step) for step in (1, 2, 3)]
     (first / "notes.txt").touch()
-    config = {name: value for name, value in run.config.items() if name != "command"}
-    with world.store.write() as conn:
-        queries.update_run(conn, run.id, config=config)
     assert [kept.path for kept in garbage(world).kept] == [first]
     assert kinds(world) == set()
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
-    run, left = world.runs()["depth-1"], half_written(world)
+    left, run = half_written(world), world.runs()["depth-1"]
     age(left)
     found = garbage(world)
     assert kinds(world) == {GarbageKind.TEMPORARY}
