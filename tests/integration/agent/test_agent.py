@@ -414,7 +414,7 @@ def test_what_a_script_leaves_in_a_session_of_its_own_is_ended(
     """)
     try:
         assert attempt.run() == 0
-        assert not alive((attempt.folder / "service").read_text())
+        wait_until(lambda: not alive((attempt.folder / "service").read_text()), "the end of the service")
         assert other.poll() is None
     finally:
         other.kill()

@@ -71,6 +71,7 @@ def campaign(tmp_path: Path) -> Iterator[Campaign]:
 def test_a_watch_waits_for_the_folder_and_repeats_nothing(campaign: Campaign, mount_point: bool) -> None:
     watch = campaign.start("reconcile", "--watch")
     wait_until(lambda: "running" in campaign.said(), "the attempt")
+    wait_until(lambda: any(campaign.dir.glob("away/runs/*/g0001/metrics.jsonl")), "its first step")
     campaign.dir.rename(campaign.aside)
     if mount_point:
         campaign.dir.mkdir()
@@ -88,7 +89,7 @@ def test_a_watch_waits_for_the_folder_and_repeats_nothing(campaign: Campaign, mo
     seen = observe(store, find(store, "away"))
     [(name, attempts)] = seen.attempts.items()
     assert seen.states() == {name: RunState.COMPLETED}
-    assert len(attempts) == 1
+    assert len(attempts) == 1, [dict(attempt.evidence) for attempt in attempts]
     store.close()
 
 
