@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Connection,
     Integer,
     Table,
+    Text,
     and_,
     bindparam,
+    cast,
     delete,
     select,
     update,
@@ -49,6 +52,19 @@ def update_runs(
         conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
 
 
+def queue_runs(conn: Connection, token: str) -> None:
+    """Record that the runs of a submission wait in the queue."""
+    of_token = select(schema.attempt.c.run_id).where(schema.attempt.c.token == token)
+    values = {"state": RunState.QUEUED, "not_before_s": None, "updated_s": now_s(conn)}
+    conn.execute(update(schema.run).where(schema.run.c.id.in_(of_token)).values(values))
+
+
+_UNBEGUN: Final[dict[str, Any]] = dict.fromkeys(
+    ("job_id", "submit_time_s", "last_step", "failure_class", "heartbeat_s", "started_s", "ended_s")
+)
+"""The columns of an attempt that are empty before it is submitted."""
+
+
 def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[AttemptRow]:
     """Record attempts before they are submitted, make each its run's newest, and return them in this order.
 
@@ -56,19 +72,17 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[Attempt
     """
     if not new:
         return []
-    zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
+    zero: dict[str, Any] = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
     insert_rows(conn, schema.attempt, [{**vars(attempt), **zero} for attempt in new])
     run, row = schema.run.c, schema.attempt.c
-    of_generation: dict[int, list[int]] = defaultdict(list)
-    for attempt in new:
-        of_generation[attempt.generation].append(attempt.run_id)
-    for generation, run_ids in of_generation.items():
-        for some in pieces(run_ids):
-            older = and_(run.id.in_(some), run.generation < generation)
-            conn.execute(update(schema.run).where(older).values(generation=generation))
-    submitted = fetch(conn, AttemptRow, schema.attempt, row.token.in_({attempt.token for attempt in new}))
-    rows = {(attempt.run_id, attempt.generation): attempt for attempt in submitted}
-    return [rows[attempt.run_id, attempt.generation] for attempt in new]
+    of_tokens = row.token.in_({attempt.token for attempt in new})
+    for generation in {attempt.generation for attempt in new}:
+        run_ids = select(row.run_id).where(of_tokens, row.generation == generation)
+        older = and_(run.id.in_(run_ids), run.generation < generation)
+        conn.execute(update(schema.run).where(older).values(generation=generation))
+    recorded = conn.execute(select(row.run_id, row.generation, row.id).where(of_tokens))
+    ids = {(run_id, generation): attempt_id for run_id, generation, attempt_id in recorded}
+    return [AttemptRow(id=ids[one.run_id, one.generation], **vars(one), **zero, **_UNBEGUN) for one in new]
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
@@ -103,26 +117,16 @@ def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
     return ids
 
 
-class RunMark(NamedTuple):
-    """The columns that a decision about a run depends on."""
+_DECIDES: Final = ("config_hash", "target_step", "code", "desired", "generation", "retry_epoch")
+_decides = attrgetter(*_DECIDES)
 
-    config: str
-    config_hash: str
-    target_step: int | None
-    code: str
-    desired: str
-    generation: int
-    retry_epoch: int
+RunMark = tuple[Any, ...]
+"""The columns that a decision about a run depends on; its configuration as text, which is not parsed for it."""
 
-    @classmethod
-    def of(cls, run: RunRow) -> RunMark:
-        """Return the mark of a run."""
-        return cls.made(getattr(run, name) for name in cls._fields)
 
-    @classmethod
-    def made(cls, values: Iterable[Any]) -> RunMark:
-        """Make it from a run's columns; the configuration is compared as text, and not parsed for it."""
-        return cls._make(value.text if isinstance(value, StoredDocument) else value for value in values)
+def mark_of(run: RunRow) -> RunMark:
+    """Return the mark of a run."""
+    return (run.config.text if isinstance(run.config, StoredDocument) else run.config, *_decides(run))
 
 
 def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, RunMark]:
@@ -133,9 +137,10 @@ def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dic
     conn.execute(
         select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update(key_share=True)
     )
-    columns = schema.run.c.id, *(schema.run.c[name] for name in RunMark._fields)
-    batches = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
-    return {row[0]: RunMark.made(row[1:]) for rows in batches for row in rows}
+    run = schema.run.c
+    query = select(run.id, cast(run.config, Text), *(run[name] for name in _DECIDES))
+    batches = (conn.execute(query.where(run.id.in_(some))) for some in pieces(run_ids))
+    return {run_id: tuple(mark) for rows in batches for run_id, *mark in rows}
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:

@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, insert, or_
 
 from . import schema
 from .bulk import (
-    RunMark,
     attempts_of,
     change_attempts,
     change_runs,
@@ -22,8 +21,10 @@ from .bulk import (
     insert_attempts,
     insert_runs,
     lock_attempts,
+    mark_of,
     mark_queued,
     of_run,
+    queue_runs,
     run_marks,
     update_runs,
     withdraw_attempts,

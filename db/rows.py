@@ -66,8 +66,20 @@ def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
 def insert_rows(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows that all have the same columns; the driver gets them at once, without SQLAlchemy's work for each."""
     statement, binds, by_place = _insert(table, tuple(rows[0]), conn.dialect)
-    values = [{name: bind(row[name]) if bind else row[name] for name, bind in binds} for row in rows]
-    conn.exec_driver_sql(statement, [tuple(row.values()) for row in values] if by_place else values)
+    columns = [_bound([row[name] for row in rows], bind) for name, bind in binds]
+    values = list(zip(*columns, strict=True))
+    names = [name for name, _ in binds]
+    conn.exec_driver_sql(statement, values if by_place else [dict(zip(names, row, strict=True)) for row in values])
+
+
+def _bound(values: list[Any], bind: Callable[[Any], Any] | None) -> list[Any]:
+    """Return a column's values as the driver takes them; thousands of rows may share the same object."""
+    if bind is None:
+        return values
+    first = values[0]
+    if all(value is first for value in values):
+        return [bind(first)] * len(values)
+    return list(map(bind, values))
 
 
 @cache

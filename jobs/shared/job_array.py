@@ -32,8 +32,9 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
     """Write the payloads of tasks 0, 1, ...; complete or not at all."""
     wholes = [vars(payload) for payload in payloads]
     first = wholes[0]
-    common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
-    own = ({name: value for name, value in whole.items() if name not in common} for whole in wholes)
+    own_names = [name for name, value in first.items() if any(whole[name] != value for whole in wholes)]
+    common = {name: value for name, value in first.items() if name not in own_names}
+    own = ({name: whole[name] for name in own_names} for whole in wholes)
     write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in (common, *own)), closed=Payload.closed)
 
 

@@ -39,8 +39,12 @@ class _Below:
     def __init__(self, name: str) -> None:
         self._name = name
 
+    def __set_name__(self, kind: object, attribute: str) -> None:
+        self._attribute = attribute
+
     def __get__(self, owner: AttemptPaths | RunPaths | CampaignPaths, kind: object) -> Path:
-        return owner.dir / self._name
+        path = vars(owner)[self._attribute] = owner.dir / self._name  # from now on without a call of this
+        return path
 
 
 class _EachBelow:
@@ -151,6 +155,10 @@ class CampaignPaths:
     def run(self, name: str) -> RunPaths:
         """The folder of a run."""
         return RunPaths(self.runs / name)
+
+    def spool(self, run: str, generation: int) -> str:
+        """The text of `run(run).attempt(generation).metrics`: paths of thousands take long to make."""
+        return f"{self.runs}/{run}/g{generation:04d}/metrics.jsonl"
 
 
 def payloads_file(batch_dir: Path) -> Path:

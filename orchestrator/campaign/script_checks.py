@@ -16,7 +16,7 @@ from dscampaign.jobs.shared.placeholders import names_in
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.matrix import AxisSetting, points, short_name
+from dscampaign.orchestrator.spec.matrix import AxisSetting, entries, short_name
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.yaml_source import load
 
@@ -81,7 +81,7 @@ def _texts(codes: Sequence[Code]) -> Iterator[bytes]:
 
 def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
     spec, settings = submission.spec, dict[str, AxisSetting]()
-    for point in points(spec.matrix)[0]:
+    for point in entries(spec.matrix):
         # an entry may say in one field what another passes on, as `{zero_stage: 2, config: zero2.json}`
         by_others = {s.place[:-1] for s in point.settings if s.path is None or s.path[0] in ("command", "env")}
         for setting in point.settings:

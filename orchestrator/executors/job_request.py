@@ -27,7 +27,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.spec import batch_size
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
-from dscampaign.orchestrator.spec.expand import Run, SharedSections
+from dscampaign.orchestrator.spec.expand import Run, SharedSections, parts_of
 from dscampaign.orchestrator.spec.model import AUTO, RunConfig
 from dscampaign.orchestrator.spec.slurm_section import MOST_RUNS, SlurmConfig
 from dscampaign.orchestrator.spec.slurm_syntax import part_of_gres
@@ -93,8 +93,7 @@ class Payloads:
             micro_batch: None for the spec's, or for the search that it asks for.
             code: Hash of its copy of the code; any other text for none.
         """
-        parts = [id(value) for name, value in vars(config).items() if name != "command"]
-        key = config.command is None, micro_batch, *parts
+        key = config.command is None, micro_batch, parts_of(config)
         if key not in self._known:
             self._known[key] = self._shared(config, micro_batch), config  # which keeps the ids of its parts
         return Payload(

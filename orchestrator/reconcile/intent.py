@@ -87,14 +87,14 @@ def write_intent(
     """
     with writer.write() as conn:
         now = queries.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
-        unchanged = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
+        unchanged = [[a for a in job if now.get(a.run.id) == queries.mark_of(a.run)] for job in jobs]
         jobs = list(filter(None, unchanged))
         placed = [(action, (task, n)) for task, job in enumerate(jobs) for n, action in enumerate(job)]
         group, new = [action for action, _ in placed], list[NewAttempt]()
         for index, (action, place) in enumerate(placed):
             new.append(_new_attempt(action, index, token, paths, place if shared else (None, None)))
         rows = queries.insert_attempts(conn, new)
-        queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
+        queries.queue_runs(conn, token)
         again = [action.run.id for action in group if action.generation > 1]
         saved = queries.saved_steps(conn, writer.campaign_id, again)
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
@@ -169,7 +169,7 @@ def _new_attempt(
         world_size=world_size,
         nodes=config.nodes,
         executor=config.executor,
-        spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
+        spool_path=paths.spool(action.run.name, action.generation),
         retry_epoch=action.run.retry_epoch,
         array_index=index,
         task=task,

@@ -123,7 +123,7 @@ class Recollection:
             run_id=run.id,
             executor=executor,
             world_size=payload.world_size,
-            spool_path=str(self._paths.run(run.name).attempt(payload.generation).metrics),
+            spool_path=self._paths.spool(run.name, payload.generation),
             array_index=place,
             job_token=payload.job_token or None,
             memory_key=key,

@@ -127,7 +127,7 @@ class _Changes:
                 self._change(row, ACTIVE_ATTEMPT, evidence=before | ({ABSENCE: asdict(absence)} if absence else {}))
             case Finish():
                 self._finish(action)
-            case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == queries.RunMark.of(run):
+            case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == queries.mark_of(run):
                 values = {"state": state, "reason": reason, "cause": cause, "not_before_s": not_before_s}
                 self._runs[run.id] = values
 

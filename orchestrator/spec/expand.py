@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from json import JSONDecoder, dumps, loads
+from json import JSONDecoder, JSONEncoder, loads
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -38,6 +38,7 @@ _SECTIONS = {
 }
 
 _COMMAND: Final = '"command": '
+_EXPERIMENT: Final = JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 Origins = dict[FieldPath, FieldPath]
 """The place in the spec that set each field, if it is another than the field's own."""
@@ -285,7 +286,7 @@ def _digest(experiment: Mapping[str, Any], filled: Mapping[str, Any], point: Poi
             varied[".".join(path or (setting.key,))] = setting.value
     command = {name: filled.get(name) for name in ("command", "launcher_options")}
     values = {name: value for name, value in {**experiment, **command, "varied": varied}.items() if value}
-    return sha256(dumps(values, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
+    return sha256(_EXPERIMENT.encode(values).encode()).hexdigest()[:16]
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
@@ -338,7 +339,7 @@ class SharedSections:
 
     def text_of(self, config: RunConfig) -> str:
         """Return the text of a run's configuration in the store, likewise."""
-        rest = tuple(id(value) for name, value in vars(config).items() if name != "command")
+        rest = parts_of(config)
         if not config.command or rest not in self._texts:
             text = to_json(config.model_dump(mode="json", exclude_none=True))
             if not config.command or not (parts := _around_command(text)):
@@ -363,6 +364,11 @@ class SharedSections:
         if result is None:
             result = self._known[key] = kind.model_validate(value)
         return result
+
+
+def parts_of(config: RunConfig) -> tuple[int, ...]:
+    """Return the ids of all values of a configuration but its command, by which thousands are alike."""
+    return tuple(map(id, (vars(config) | {"command": None}).values()))
 
 
 def _around_command(text: str) -> tuple[str, list[str], str] | None:

@@ -108,6 +108,15 @@ def points(
     return [] if silent else result, findings
 
 
+def entries(matrix: Mapping[str, Any]) -> list[Point]:
+    """Return each value of each axis, and each entry of `include`, as a point of its own."""
+    usable, _ = _usable(matrix)
+    includes = usable.pop("include", {})
+    usable.pop("exclude", None)
+    values = [_choice(name, value, index) for name, own in usable.items() for index, value in own.items()]
+    return [*values, *(_linked(entry, ("matrix", "include", index)) for index, entry in includes.items())]
+
+
 @cache
 def field_path(key: str) -> Path | None:
     """Return the field of a key of the matrix: a dotted path, or its last part if only one field ends so."""

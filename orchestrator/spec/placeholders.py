@@ -53,6 +53,7 @@ class Texts:
         texts += [(("env", variable), text) for variable, text in config.env.items()]
         self._places = list(dict.fromkeys((name, place) for place, text in texts for name in names_in(text)))
         self.used = {short_name(name): place for name, place in reversed(self._places) if name != OF_A_RANK}
+        self._unclosed = unclosed(self._words)
         self._needed = {short_name(n) for n in (*needed_in(self._words), *names_in("".join(config.env.values())))}
 
     def filled(self, values: Mapping[str, object]) -> dict[str, Any]:
@@ -86,8 +87,9 @@ class Texts:
                 yield Finding((place, *hidden_by), f"{{{name}}} is not defined in some point", near)
             elif (needs := _NEEDS.get(name)) and not any(getattr(self._config.train, field) for field in needs):
                 yield Finding((place,), f"{{{name}}} has no value", f"set train.{' or train.'.join(needs)}")
-        if word := unclosed(self._words):
-            yield Finding((("command",),), f"{word} opens a bracket that does not close", "write [--option {name}]")
+        if self._unclosed:
+            message = f"{self._unclosed} opens a bracket that does not close"
+            yield Finding((("command",),), message, "write [--option {name}]")
         if "[{resume_from}]" in self._words:
             hint = "write [--option {resume_from}], or read CAMPAIGN_RESUME in the script"
             yield Finding((("command",),), "[{resume_from}] cannot be left out: brackets hold an option", hint)

@@ -12,7 +12,7 @@ from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, find_sh
 from dscampaign.orchestrator.errors import Finding
 
 from . import batch_size, conflicts
-from .matrix import points, short_name
+from .matrix import entries, short_name
 from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
@@ -50,7 +50,7 @@ def remarks(spec: Spec) -> list[str]:
         listed = values if isinstance(values, list) else []
         times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
     seeds: dict[str, set[str]] = defaultdict(set)
-    for setting in (setting for point in points(spec.matrix)[0] for setting in point.settings):
+    for setting in (setting for point in entries(spec.matrix) for setting in point.settings):
         if _SEED.fullmatch(short_name(setting.key)):
             seeds[str(setting.place[1])].add(str(setting.value))
     for name, values in seeds.items():
