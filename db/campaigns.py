@@ -123,7 +123,7 @@ def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
 class MetricsSource(NamedTuple):
     """The source of a run's metrics if its script does not report them."""
 
-    kind: str  # `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far
+    kind: str  # `printed` or `tensorboard`; `none` if its output has no metrics so far
     message: str  # the same for people
 
 

@@ -16,16 +16,14 @@ from .private_files import open_private, open_regular
 MAX_BYTES: Final = 32 << 20  # of a record; no job writes more
 
 
-def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:
+def write_atomically(path: Path, text: str, *, closed: bool = False) -> None:
     """Replace ``path`` by a file with this text; a crash leaves the old file or the new one.
 
-    Its folder decides who may read it, unless it is `closed` (mode 0600). Without `sync_folder`, `sync_dir` has to
-    follow the last of many files.
+    Its folder decides who may read it, unless it is `closed` (mode 0600).
     """
     temporary = _write_temporary(path, text, closed=closed)
     temporary.replace(path)
-    if sync_folder:
-        sync_dir(path.parent)
+    sync_dir(path.parent)
 
 
 def create_exclusively(path: Path, text: str) -> bool:

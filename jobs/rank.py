@@ -248,12 +248,10 @@ def _exit_record(exc: SystemExit) -> Dict[str, Any]:
 
 def _error(exc: BaseException) -> Dict[str, Any]:
     trace = _asked(lambda: traceback.format_exception(type(exc), exc, _scripts_own(exc.__traceback__)), [])
-    chain = [_facts(cause) for cause in _asked(lambda: _earlier(exc), [])]
     return dict(
         _facts(exc),
         trace=[line[:TRACE_LINE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
-        causes=[cause["type"] + ": " + cause["message"] for cause in chain],
-        chain=chain,
+        chain=[_facts(cause) for cause in _asked(lambda: _earlier(exc), [])],
         ts=time.time(),
     )
 

@@ -233,7 +233,6 @@ class _Stop:
         self._path = path
         self._next_look_s = 0.0
         self._asked = False
-        self._ignored = False
 
     def signalled(self, _signum: int, _frame: Any) -> None:
         self._asked = True
@@ -242,20 +241,8 @@ class _Stop:
         now_s = time.monotonic()
         if not self._asked and self._path and now_s >= self._next_look_s:
             self._next_look_s = now_s + STOP_FILE_POLL_S
-            self._asked = self._left_for_us()
+            self._asked = os.path.exists(self._path)
         return self._asked
-
-    def _left_for_us(self) -> bool:
-        try:
-            owner = os.lstat(self._path or "").st_uid
-        except OSError:
-            return False
-        if owner in (0, os.geteuid()):
-            return True
-        if not self._ignored:
-            event("file_ignored", reason="stop is ignored: %s belongs to user %d" % (self._path, owner))
-        self._ignored = True
-        return False
 
 
 def _rank() -> int:

@@ -81,7 +81,6 @@ class _RankError(_Raised):
 
     ts: Time
     trace: NotRequired[list[str]]
-    causes: NotRequired[list[str]]
     chain: NotRequired[list[_Raised]]
 
 

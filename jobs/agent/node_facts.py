@@ -38,18 +38,13 @@ _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Machine:
-    """A node during an attempt; "" and None for unknown facts.
-
-    `usable` of its `cores` are the job's. `busy_pct`: share of all its cores' time in which they worked, for
-    other jobs too.
-    """
+    """A node during an attempt; "" and None for unknown facts. `usable` of its `cores` are the job's."""
 
     cpu: str = ""
     cores: Whole | None = None
     usable: Whole | None = None
     system: str = ""
     kernel: str = ""
-    busy_pct: Whole | None = None
 
 
 class NodeFacts:
@@ -60,7 +55,6 @@ class NodeFacts:
         self._oom_kills = oom_kill_count()
         self._group = _own_group(os.environ.get("SLURM_JOB_ID", ""))
         self._processes = ProcessMemory(os.getpid())
-        self._ticks = _cpu_ticks()
 
     def ready(self) -> None:
         """Wait, before the first rank starts, for the look at the GPUs."""
@@ -72,7 +66,6 @@ class NodeFacts:
         """Return the facts by the names of the outcome's fields."""
         peak = _number(self._group, *_PEAK) if self._group else self._processes.stop()
         of = OF_GROUP if self._group else OF_PROCESSES
-        busy, whole = (now - before for now, before in zip(_cpu_ticks(), self._ticks, strict=True))
         return {
             "oom_kills": oom_kill_count() - self._oom_kills,
             "gpus": self._gpus.facts(),
@@ -85,18 +78,8 @@ class NodeFacts:
                 usable=len(os.sched_getaffinity(0)),
                 system=_field(read(OS_RELEASE), r"PRETTY_NAME="),
                 kernel=platform.release(),
-                busy_pct=min(100, round(100 * busy / whole)) if whole > 0 and busy >= 0 else None,
             ),
         }
-
-
-def _cpu_ticks() -> tuple[int, int]:
-    """Return the busy time and all time of all cores since the node started (see proc(5)); zeros if unknown."""
-    words = read(PROC / "stat").partition("\n")[0].split()[1:9]
-    if len(words) < 5 or not all(word.isdigit() for word in words):
-        return 0, 0
-    ticks = [int(word) for word in words]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
 def _field(text: str, name: str) -> str:

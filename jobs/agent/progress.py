@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import re
 import tempfile
 import threading
 import time
@@ -24,7 +22,7 @@ from dscampaign.jobs.shared.layout import SHARED_MEMORY
 from .evidence import RankEnd
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
-PREFIX, LOCK = "campaign-ranks-", "agent"
+PREFIX = "campaign-ranks-"
 PULSE_S = 1.0
 HUNG_S = 1800.0
 """An agent that has not looked at its ranks for so long, as in a file system that hangs, gives no sign of life."""
@@ -73,7 +71,6 @@ class RankWatch:
         self._ranks = tuple(ranks)
         self._folder: Path | None = None
         self.variables = {DIR_VARIABLE: ""}
-        self._lock: int | None = None
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
         self._busy_ms: dict[int, deque[float]] = {}
@@ -85,9 +82,7 @@ class RankWatch:
         """Make the folder for the records; return variables for the ranks' environment."""
         try:
             parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-            _sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            self._lock = _locked(folder)
             (folder / ALIVE).touch()
             self._folder = folder
         except OSError:  # a full or missing /tmp: then nobody knows, and training goes on
@@ -101,9 +96,6 @@ class RankWatch:
         self._closed.set()
         if self._folder:
             ours.remove(self._folder)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def look(self) -> None:
         """Read changed records. Call it often: each call sees at most one step of a rank."""
@@ -168,22 +160,3 @@ class RankWatch:
             self._entered_s[rank] = time.monotonic()
         if now.busy_ms and (before is None or now.step != before.step):
             self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(now.busy_ms)
-
-
-def _locked(folder: Path) -> int:
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _sweep(parent: Path) -> None:
-    for folder in ours.named(parent, re.compile(rf"{PREFIX}\w+")):
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink() and (folder / LOCK).exists():
-                lock = _locked(folder)
-                ours.remove(folder)
-                os.close(lock)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.files.atomic_files import create_exclusively, read_json
-from dscampaign.files.ownership import planted
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.documents import decode
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
@@ -38,9 +37,7 @@ class Searched:
 
 def found_before(payload: Payload) -> tuple[int, int] | None:
     """Return the micro-batch and accumulation that a like run has found; None if none has yet."""
-    path = _shared(payload)
-    result = None if planted(path) else read_json(path)
-    micro_batch = (result or {}).get("micro_batch")
+    micro_batch = (read_json(_shared(payload)) or {}).get("micro_batch")
     if type(micro_batch) is not int or not payload.share or micro_batch < 1 or payload.share % micro_batch:
         return None
     return micro_batch, payload.share // micro_batch

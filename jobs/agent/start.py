@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
-from dscampaign.files.ownership import distrust, open_trusted, planted
+from dscampaign.files.ownership import distrust, open_trusted
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
@@ -111,10 +111,7 @@ class Starter:
             print(f"{self._paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
 
     def _announce(self) -> Start:
-        for file in (self._run_paths.current, self._paths.resize, self._paths.stop):
-            if doubt := planted(file):
-                self.tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
-        sizes = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
+        sizes = read_json(self._paths.resize) or {}
         self._resize(sizes.get("micro_batch"), sizes.get("accumulation"))
         searches = bool(self._payload.search)
         if searches and (found := found_before(self._payload)):
@@ -210,7 +207,6 @@ def trusted_payload(path: Path, index: int, root: Path) -> Payload:
 
 
 def superseded(payload: Payload) -> bool:
-    """Return whether the run has a newer attempt; a file of another user does not count."""
-    path = payload.run_paths.current
-    current = None if planted(path) else read_json(path)
+    """Return whether the run has a newer attempt."""
+    current = read_json(payload.run_paths.current)
     return current is not None and current["generation"] > payload.generation

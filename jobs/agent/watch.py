@@ -12,7 +12,6 @@ from collections.abc import Callable
 from types import FrameType
 
 from dscampaign.files.atomic_files import read_json, write_atomically
-from dscampaign.files.ownership import planted
 from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -148,7 +147,7 @@ class Watch:
             return
         self._last_stop_s = time.monotonic()
         with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
-            if planted(self._running.stop) or not self._running.stop.exists():
+            if not self._running.stop.exists():
                 write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
         for record in self._rank_records().values():
             if record and record.pid and is_of(self._running.dir, record.pid):

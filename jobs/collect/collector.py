@@ -16,7 +16,7 @@ from dscampaign.jobs.shared.payload import Payload
 
 from .formats import LOSSES, MAX_STEP, Line
 from .printed import CommonForms, Patterns, Printed
-from .sources import MetricSource, Places, TensorBoard, TrainerState
+from .sources import MetricSource, Places, TensorBoard
 
 LOOK_S: Final = 0.1  # between two looks: the time of a printed line is known to that
 HOLD_S: Final = 5.0  # from the first value to the choice: a script that reports does so meanwhile
@@ -43,18 +43,14 @@ class Collector:
 
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
-        self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
+        self._by_patterns = bool(payload.metrics)
         earlier = [payload.run_paths.attempt(generation).logs for generation in range(1, payload.generation)]
         form = CommonForms(payload.target_step, accumulates=(payload.accumulation or 1) > 1, earlier=earlier)
         self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (
             [Printed(paths.logs, Patterns(payload.metrics))]
             if payload.metrics
-            else [
-                Printed(paths.logs, form),
-                TensorBoard(places, pid, since_s),
-                TrainerState(places, before=Places(payload, 0.0)),
-            ]
+            else [Printed(paths.logs, form), TensorBoard(Places(payload, since_s), pid, since_s)]
         )
         self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
         self._chosen: MetricSource | None = None
@@ -123,12 +119,12 @@ class Collector:
         return more
 
     def _choose(self, *, at_once: bool) -> None:
-        """Choose the source with most losses, of equals the first, preferably with times, as for the other runs."""
+        """Choose the source with most losses, of equals the first."""
         losses = {
             source: sum(self._by_patterns or not LOSSES.isdisjoint(line) for line in lines)
             for source, lines in self._held.items()
         }
-        best = max(losses, key=lambda source: (losses[source] > 0, source.has_times, losses[source]))
+        best = max(losses, key=lambda source: losses[source])
         if not losses[best]:
             return
         self._first_s = self._first_s or time.monotonic()

@@ -1,23 +1,20 @@
-"""Sources of metrics: the interface, and the files that other libraries keep of a training."""
+"""Sources of metrics: the interface, and TensorBoard's event files."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from dscampaign.files.atomic_files import load_json
 from dscampaign.jobs.shared.payload import Payload
 
-from .event_files import EventFile, Scalar
+from .event_files import EventFile
 from .formats import MAX_STEP, Line, metric_name
 
 CHUNK_BYTES: Final = 256 << 10  # read of a file at a time: the agent has other work
@@ -26,6 +23,7 @@ MAX_DEPTH: Final = 5
 MAX_ENTRIES: Final = 5000  # of a search: a folder may hold a data set
 CLOCKS_DIFFER_S: Final = 60.0  # a file server may be late by this much
 _NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "__pycache__", "node_modules"})
+_EVENTS: Final = ".tfevents."
 _MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
 
 
@@ -39,25 +37,16 @@ class MetricSource(ABC):
     """
 
     kind = ""
-    has_times = True
     has_read = False
     within_s = 0.0
 
     def __init__(self) -> None:
         self.description = ""
         self.remarks: list[str] = []
-        self._searched_s = -math.inf
 
     @abstractmethod
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return the new lines, and whether there may be more; ``last``: the script has ended. Raises OSError."""
-
-    def _is_time_to_search(self) -> bool:
-        now_s = time.monotonic()
-        if now_s - self._searched_s < SEARCH_S:
-            return False
-        self._searched_s = now_s
-        return True
 
 
 class TensorBoard(MetricSource):
@@ -69,11 +58,12 @@ class TensorBoard(MetricSource):
         super().__init__()
         self._places, self._pid, self._since_s = places, pid, since_s
         self._files: dict[Path, EventFile] = {}
-        self._newest: dict[tuple[Path, str], int] = {}
+        self._searched_s = -math.inf
 
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return a line for each step and file."""
-        if last or self._is_time_to_search():
+        if last or time.monotonic() - self._searched_s >= SEARCH_S:
+            self._searched_s = time.monotonic()
             for path in self._places.event_files(self._pid()):
                 self.description = self.description or f"TensorBoard's event files in {path.parent}"
                 self._files.setdefault(path, EventFile(path))
@@ -87,64 +77,10 @@ class TensorBoard(MetricSource):
                 of_samples = "/Samples/" in scalar.tag  # DeepSpeed's
                 if scalar.ts_s < self._since_s or scalar.step > MAX_STEP or of_samples:
                     continue
-                self._look_back(path, scalar)
                 line = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.ts_s})
                 line.setdefault(metric_name(scalar.tag, folder=path.parent.name), scalar.value)
             lines += steps.values()
         return lines, more
-
-    def _look_back(self, path: Path, scalar: Scalar) -> None:
-        newest = self._newest.setdefault((path, scalar.tag), scalar.step)
-        if scalar.step < newest and not self.remarks:
-            self.remarks.append(
-                f"{scalar.tag} of step {scalar.step:,} comes again after step {newest:,} in {path.name}; steps that"
-                " were passed before are not read again: let the script count steps over all epochs"
-            )
-        self._newest[path, scalar.tag] = max(scalar.step, newest)
-
-
-class TrainerState(MetricSource):
-    """`trainer_state.json`, which Transformers' Trainer saves with each checkpoint: its whole log."""
-
-    kind = "trainer_state"
-    has_times = False
-
-    def __init__(self, places: Places, before: Places) -> None:
-        super().__init__()
-        self._places = places
-        self._seen = {key for path in before.trainer_states() for key in _history(path)}
-
-    def read(self, *, last: bool) -> tuple[list[Line], bool]:
-        """Return the entries that were not there when the attempt began, each once."""
-        if not (last or self._is_time_to_search()):
-            return [], False
-        entries: dict[str, dict[str, Any]] = {}
-        for newest in self._places.trainer_states()[:1]:
-            self.description = str(newest)
-            entries = {key: entry for key, entry in _history(newest).items() if key not in self._seen}
-        self._seen |= entries.keys()
-        lines = []
-        for entry in entries.values():
-            numbers = {
-                name: float(value) for name, value in entry.items() if isinstance(value, float) or _is_whole(value)
-            }
-            summary = "train_runtime" in numbers
-            lines.append(numbers if summary else {metric_name(name): value for name, value in numbers.items()})
-        return lines, False
-
-
-def _history(path: Path) -> dict[str, dict[str, Any]]:
-    with suppress(OSError, ValueError, RecursionError):
-        history = (load_json(path) or {}).get("log_history")
-        if isinstance(history, list):
-            entries = (entry for entry in history if isinstance(entry, dict) and _is_whole(entry.get("step")))
-            return {json.dumps(entry, sort_keys=True): entry for entry in entries}
-    return {}
-
-
-def _is_whole(value: object) -> bool:
-    """Return whether it is a whole number that a float can hold: JSON's have no limit."""
-    return isinstance(value, int) and abs(value) <= sys.float_info.max
 
 
 class Places:
@@ -163,19 +99,15 @@ class Places:
 
     def event_files(self, pid: int | None) -> Iterator[Path]:
         """Yield TensorBoard's files; in the working folder only files that process ``pid`` has made."""
-        yield from self._find(self._own, ".tfevents.")
+        yield from self._find(self._own)
         if self._workdir and pid:
-            for path in self._find([self._workdir], ".tfevents."):
+            for path in self._find([self._workdir]):
                 maker = _MADE_BY.search(path.name)
                 if maker and int(maker[1]) == pid:
                     yield path
 
-    def trainer_states(self) -> list[Path]:
-        """Return Transformers' records of a training, the newest first."""
-        return sorted(self._find(self._own, "trainer_state.json"), key=_modified_s, reverse=True)
-
-    def _find(self, folders: list[Path], part: str) -> Iterator[Path]:
-        """Yield files with this part in their name that were written since the attempt began."""
+    def _find(self, folders: list[Path]) -> Iterator[Path]:
+        """Yield files that were written since the attempt began."""
         left = MAX_ENTRIES
         waiting = [(folder, 0) for folder in folders]
         while waiting:
@@ -188,14 +120,7 @@ class Places:
                         hidden = entry.name in _NOT_ENTERED or entry.name.startswith(".")
                         if depth < MAX_DEPTH and not hidden and path != self._campaigns:
                             waiting.append((path, depth + 1))
-                    elif part in entry.name and _modified_s(path) >= self._since_s:
+                    elif _EVENTS in entry.name and entry.stat().st_mtime >= self._since_s:
                         yield path
                     if not left:
                         return
-
-
-def _modified_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -17,6 +17,7 @@ from .tool import tell_unfinished
 
 FINISH_S = 15.0  # a tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live
 REAP_S = 1.0
+LIVE = "--live"  # follow the attempt until its agent closes the standard input
 FINISHED = "finished"  # the end of an attempt whose script came to its end
 
 
@@ -36,7 +37,7 @@ class Forwarders:
             for tool in payload.forward:
                 with open(self._paths.forward_log(tool), "ab", opener=open_private) as log:
                     self._processes[tool] = subprocess.Popen(
-                        [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
+                        [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool, LIVE],
                         env={**os.environ, **payload.env},
                         stdin=subprocess.PIPE,
                         stdout=log,

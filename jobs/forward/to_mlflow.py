@@ -7,9 +7,7 @@ import os
 import posixpath
 import re
 import time
-from contextlib import nullcontext
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
@@ -20,15 +18,12 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from dscampaign.files.atomic_files import alone
-
 from .processes import FINISHED
 from .tool import Opened, Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
 
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
 _LONGEST = 500
-_SQLITE = "sqlite:///"
 _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
 
 
@@ -46,16 +41,14 @@ class ToMlflow(Tool):
         if not uri:
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
             raise MlflowException(f"no tracking server: {hint}")
-        # Without the lock, runs that begin together would make the tables of a new SQLite file at the same time.
-        with alone(Path(f"{uri.removeprefix(_SQLITE)}.lock")) if uri.startswith(_SQLITE) else nullcontext():
-            self._client = MlflowClient(tracking_uri=uri)
-            name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
-            try:
-                experiment = self._client.create_experiment(name)
-            except MlflowException:
-                if not (known := self._client.get_experiment_by_name(name)):
-                    raise
-                experiment = known.experiment_id  # another run has made it
+        self._client = MlflowClient(tracking_uri=uri)
+        name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
+        try:
+            experiment = self._client.create_experiment(name)
+        except MlflowException:
+            if not (known := self._client.get_experiment_by_name(name)):
+                raise
+            experiment = known.experiment_id
         tags = {"campaign": self._payload.campaign, "run": self._payload.run}
         self._run_id = (
             self._state.run_id or self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id

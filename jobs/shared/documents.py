@@ -61,9 +61,9 @@ class Document:
     __pydantic_config__: ClassVar = ConfigDict(allow_inf_nan=False)
     closed: ClassVar[bool] = False  # whether nobody but the user may ever read it, as of `write_atomically`
 
-    def write(self, path: Path, *, sync_folder: bool = True) -> None:
-        """Write it, complete or not at all; `sync_folder` as of `write_atomically`."""
-        write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed, sync_folder=sync_folder)
+    def write(self, path: Path) -> None:
+        """Write it, complete or not at all."""
+        write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

@@ -23,11 +23,11 @@ HEAD_LINES: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def first_step(spool: Path, default: int, least: int = 1) -> int:
-    """Return the first step in the spool, or ``default`` if there is none near its beginning."""
+def first_step(spool: Path, least: int = 1) -> int:
+    """Return the first step in the spool, 1 if there is none near its beginning."""
     with contextlib.suppress(OSError):
-        return next((step for line in _lines(spool) if (step := _step(line, least)) is not None), default)
-    return default
+        return next((step for line in _lines(spool) if (step := _step(line, least)) is not None), 1)
+    return 1
 
 
 def last_step(spool: Path, target: int | None = None) -> int | None:
@@ -47,7 +47,7 @@ def step_reached(spool: Path, start_step: int, target: int | None = None) -> int
     if not steps:
         return None
     gaps = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
-    return steps[-1] + max(gaps) - 1 + (first_step(spool, 1, least=0) <= start_step)
+    return steps[-1] + max(gaps) - 1 + (first_step(spool, least=0) <= start_step)
 
 
 def diverged_at(spool: Path) -> tuple[str, int] | None:

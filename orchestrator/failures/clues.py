@@ -87,7 +87,7 @@ class Clue:
         error = self.error or {}
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
-        return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))
+        return tuple(said(text) for text in causes_of_trace(error.get("trace") or ()))
 
     def verdict(self, kind: FailureClass, rule: str = "", reason: str = "", hint: str = "", **more: Any) -> Verdict:
         """Return a verdict that it proves, by default with its own text."""

@@ -38,7 +38,6 @@ MACHINE: Final = {
     "usable": 104,
     "system": "Debian GNU/Linux 12",
     "kernel": "6.1.0",
-    "busy_pct": 37,
 }
 """Every node of a planted run."""
 

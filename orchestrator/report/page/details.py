@@ -91,7 +91,7 @@ _Node = tuple[str, list[MeasuredRun]]
 
 
 def _machine(name: str) -> Callable[[_Node], str]:
-    """Return a column of facts about the machine: a node may have had another system, or load, later."""
+    """Return a column of facts about the machine: a node may have had another system later."""
     return lambda node: ", ".join(
         dict.fromkeys(str(run.machines[node[0]][name]) for run in node[1] if run.machines.get(node[0], {}).get(name))
     )
@@ -104,6 +104,5 @@ _NODES: Final[Columns[_Node]] = {
     "cores": _machine("cores"),
     "system": _machine("system"),
     "kernel": _machine("kernel"),
-    "CPU load (%)": _machine("busy_pct"),
     "runs": lambda node: some([run.name for run in node[1]], 4),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import shutil
@@ -227,27 +226,6 @@ def test_a_state_that_cannot_be_read_for_a_moment_begins_no_second_run(
     Forwarding(run.payload(2), "mlflow").run(over, lambda: "finished")
     assert run.state("mlflow")["run_id"] == first["run_id"]
     assert [step for step, _ in run.curve("mlflow")] == list(range(1, 10))
-
-
-def test_runs_that_begin_at_once_make_a_new_database_one_after_another(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow.tracking import MlflowClient  # takes each process of the tests a second
-
-    from dscampaign.jobs.forward import to_mlflow
-
-    asked = []
-
-    def made(tracking_uri: str) -> Any:
-        with (run.folder / "mlflow.db.lock").open() as lock, pytest.raises(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        asked.append(tracking_uri)
-        return MlflowClient(tracking_uri=tracking_uri)
-
-    monkeypatch.setattr(to_mlflow, "MlflowClient", made)
-    run.train("mlflow", 1, FIRST)
-    assert asked == [run.server]
-    assert run.curve("mlflow") == once(FIRST, range(0))
 
 
 def test_tensorboard_knows_what_the_run_is(run: Run, tmp_path: Path) -> None:

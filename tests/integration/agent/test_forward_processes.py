@@ -21,6 +21,7 @@ from dscampaign.jobs.agent import watch
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
+from dscampaign.jobs.forward.processes import LIVE
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.tests.support import curves
 from dscampaign.tests.support.attempt import Attempt, make_payload
@@ -126,8 +127,8 @@ def report(attempt: Attempt, *steps: int) -> None:
         spool.writelines(json.dumps({"step": step, "x": 0.5}) + "\n" for step in steps)
 
 
-def start(attempt: Attempt, stdin: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dscampaign.jobs.forward", str(attempt.paths.dir), "tensorboard"]
+def start(attempt: Attempt, stdin: int, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dscampaign.jobs.forward", str(attempt.paths.dir), "tensorboard", *options]
     process = subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -136,7 +137,7 @@ def start(attempt: Attempt, stdin: int) -> subprocess.Popen[str]:
 
 
 def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attempt) -> None:
-    process = start(alone, subprocess.PIPE)
+    process = start(alone, subprocess.PIPE, LIVE)
     wait_until(alone.paths.forward_spool.exists, "the opening")
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         process.send_signal(number)
@@ -154,7 +155,7 @@ def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
     make_private(state.parent)
     with state.with_suffix(".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        process = start(alone, subprocess.PIPE)
+        process = start(alone, subprocess.PIPE, LIVE)
         wait_until(lambda: _waits_for_a_lock(process.pid), "the wait")
         first_line = len(alone.paths.metrics.read_bytes().splitlines(keepends=True)[0])
         passed_on = {"key": "k", "run_id": "", "where": "", "offsets": {"1": first_line}, "marks": {}}

@@ -145,8 +145,6 @@ def test_a_rank_that_nobody_may_need_is_ended(node: Node, what: str, script: str
     if "superseded" in what:
         node.say_current(2)
     assert reason in node.ended()
-    if "killed" in what:
-        wait_until(lambda: not node.progress.exists(), "the removal of what the agent kept in memory")
 
 
 @pytest.mark.parametrize("trouble", ["progress folder gone", "current gone", "current torn", "signals"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,7 +61,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     # a busy machine may not have finished in time: this passes the rest on, as the event advises
     words = [sys.executable, "-m", "dscampaign.jobs.forward", str(last), "mlflow"]
     environment = os.environ | dict(done.runs["case-crashes"].config["env"])
-    subprocess.run(words, env=environment, stdin=pty.openpty()[1], check=True)
+    subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, check=True)
     yield done
     store.close()
 

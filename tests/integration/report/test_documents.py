@@ -138,7 +138,7 @@ def test_environment_says_software_machines_and_places(pages: dict[str, Page], n
         assert fact in page.text("Environment")
     (machine,) = page.table("Environment", 2)
     assert (machine["node"], machine["GPU"]) == ("n0", "NVIDIA H100 80GB HBM3")
-    assert (machine["CPU"], machine["CPU load (%)"]) == ("Intel Xeon Platinum 8480+", "37")
+    assert machine["CPU"] == "Intel Xeon Platinum 8480+"
     assert all(run["forwarded"]["wandb"].startswith("wandb-") for run in page.document["runs"])
 
 

@@ -116,11 +116,6 @@ class Looked:
         path.write_bytes(WRITTEN_BY_TENSORBOARD)
         return path
 
-    def trainer_state(self, folder: Path, *losses: float) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        history = [{"step": step, "loss": loss, "epoch": 0.1} for step, loss in enumerate(losses, 1)]
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,18 +207,6 @@ def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:
     assert not looked.attempt.paths.metrics.exists()
 
 
-def test_of_a_trainers_state_only_what_is_new_counts(tmp_path: Path) -> None:
-    looked = Looked(tmp_path, command=("train.py", "--output_dir", "out/r", "--x=1"))
-    output = looked.workdir / "out" / "r"
-    looked.trainer_state(output / "checkpoint-2", 3.0, 2.0)
-    collect = looked.collector()
-    looked.trainer_state(output / "checkpoint-3", 3.0, 2.0, 1.0)
-    collect.look()
-    looked.trainer_state(output / "checkpoint-4", 3.0, 2.0, 1.0, 0.5)
-    collect.finish()
-    assert looked.reported()[1:] == [(3, 1.0), (4, 0.5)]
-
-
 @pytest.mark.parametrize("step", [b"\xff" * 9000 + b"\x01", b"\xff" * 9 + b"\x01", b"\x80" * 8 + b"\x20"])
 def test_no_step_of_an_event_file_ends_a_training_or_hides_what_follows(tmp_path: Path, step: bytes) -> None:
     """A number without end, a negative one, and one beyond what a float counts."""
@@ -243,7 +226,7 @@ def test_collecting_ends_in_place_of_the_training(tmp_path: Path, monkeypatch: p
 
     looked = Looked(tmp_path)
     collect = looked.collector()
-    monkeypatch.setattr("dscampaign.jobs.collect.sources.TrainerState.read", fails)
+    monkeypatch.setattr("dscampaign.jobs.collect.sources.TensorBoard.read", fails)
     looked.print("step 2 loss 3\n")
     collect.follow(0.01)
     collect.finish()

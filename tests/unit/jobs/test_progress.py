@@ -107,26 +107,6 @@ def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatc
     rank(str(tmp_path / "not seen in this container"), 0, "r.report(1); r.progress(2)\nwith r.phase('eval'): pass")
 
 
-def test_what_a_killed_agent_left_is_swept_up_and_what_a_living_one_has_is_not() -> None:
-    code = """
-import os
-from dscampaign.jobs.agent.progress import RankWatch
-watch = RankWatch(range(1))
-print(*watch.open().values(), flush=True)
-os.kill(os.getpid(), 9)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    dead = Path(done.stdout.strip())
-    assert dead.is_dir()
-    first, second = RankWatch(range(1)), RankWatch(range(1))
-    living = Path(first.open()["CAMPAIGN_PROGRESS_DIR"])
-    assert not dead.exists()
-    second.open()
-    assert living.is_dir()
-    first.close()
-    second.close()
-
-
 def test_fields_of_another_version_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "beat").write_text('{"ts": 5.0, "mood": 1}')
     assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)

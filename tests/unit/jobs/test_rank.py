@@ -205,7 +205,6 @@ except KeyError as exc:
 """
     place.run(place.write("train.py", text))
     assert place.record["error"]["type"] == "builtins.RuntimeError"
-    assert place.record["error"]["causes"] == ["builtins.MemoryError: no more", "builtins.KeyError: 'key'"]
     memory, key = place.record["error"]["chain"]
     assert (memory["type"], key["type"]) == ("builtins.MemoryError", "builtins.KeyError")
     assert memory["frames"][-1][2:] == ["deep", 'raise MemoryError("no more")']

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dscampaign.db.ingest.lines import parse
 from dscampaign.jobs import report as module
 
@@ -119,14 +117,3 @@ for step in (1, 2, 3):
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout == "2\n"
     found = parse(spool.read_bytes(), 0)
     assert (sorted(found.steps), len(found.bad)) == ([1, 3], 1)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_a_stop_file_of_somebody_else_stops_nobody_and_is_told_once(tmp_path: Path) -> None:
-    (tmp_path / "stop").touch()
-    os.chown(tmp_path / "stop", 12345, 12345)
-    looks = "print([r.should_stop() for r._stop._next_look_s in (0.0, 0.0)])"
-    said, lines = run(tmp_path, looks, RANK="0")
-    assert said == "[False, False]\n"
-    told = f"stop is ignored: {tmp_path / 'stop'} belongs to user 12345"
-    assert [(line["event"], line["reason"]) for line in lines] == [("file_ignored", told)]
