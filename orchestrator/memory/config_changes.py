@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from dscampaign.jobs.shared import allocator
 from dscampaign.orchestrator.errors import Finding
-from dscampaign.orchestrator.spec import conflicts
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import ConfigChange
+from dscampaign.orchestrator.spec.validate import conflicts
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 """Lets PyTorch's allocator join free fragments; changes no results."""
@@ -59,7 +59,7 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:
-    return list(conflicts.check(config, config.world_size(), config.slurm.gpus))
+    return list(conflicts(config, config.world_size(), config.slurm.gpus))
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

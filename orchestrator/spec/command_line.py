@@ -15,7 +15,6 @@ from dscampaign.orchestrator.user_files import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
 from .shell import LETTERS, option
-from .texts import filled
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
 
@@ -263,16 +262,6 @@ def split(text: str) -> list[str]:
         hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
         raise Hint(f"contains {operator}, but no shell reads it", hint)
     return words
-
-
-def shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
-    """Return the part of a command that a shell would expand, and a hint; `$$NAME` is a dollar that is meant."""
-    texts = (filled(word, {}) for word in words if isinstance(word, str))
-    form = next((text.shell or f"${{{text.unset[0]}}}" for text in texts if text.shell or text.unset), None)
-    if form is None:
-        return None
-    hint = "write the value itself, or read the variable in the script; write $$ for a dollar that is meant"
-    return f"{form} is not expanded: no shell reads it", hint
 
 
 def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None:

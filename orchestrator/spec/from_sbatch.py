@@ -15,11 +15,11 @@ from dscampaign.jobs.shared.placeholders import AT_LAUNCH
 
 from .command_line import LaunchLine, launch_line
 from .field_types import Hint
+from .load import secrets_in
 from .model import Spec
 from .sbatch_options import MOST_POINTS, Draft, count, name_from, options_of, take_container, take_option
 from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, redirection_of, statements, words_of
 from .slurm_section import SlurmConfig
-from .texts import findings as secrets_in
 
 _SETUP: Final = "module ml source . conda mamba micromamba virtualenv pip spack ulimit unset eval umask".split()  # noqa: SIM905
 _NEEDLESS: Final = {

@@ -9,8 +9,8 @@ from math import prod
 from typing import Any, Final
 
 from .command_line import LaunchLine
+from .load import secret_in
 from .sbatch_options import Draft
-from .texts import secret_in
 from .yaml_source import parse_value, written
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")

@@ -1,30 +1,27 @@
-"""Read a spec and report all its errors, each with its line."""
+"""Read a spec: overrides, `${NAME}`, inputs, secrets, its runs; and report all errors, each with its line."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
-from .command_line import launch_line, script_problem, shell_word, words_of
+from .command_line import launch_line, script_problem, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
-from .slurm_section import SlurmConfig
-from .texts import filled, secret_in
-from .texts import findings as findings_in
-from .validate import option_findings
+from .slurm_section import SlurmConfig, option_findings
 from .wrong_values import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
@@ -71,11 +68,14 @@ def runs_of_text(
     # The store keeps everything as it is after filling in, but for its own address.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
     findings = prepared.findings
-    findings += _news(findings_in(kept), findings)
+    findings += _news(secrets_in(kept), findings)
+    if isinstance(slurm := data.get("slurm"), dict):
+        options = {name.replace("-", "_"): value for name, value in slurm.items()}
+        others = {name: value for name, value in options.items() if name not in SlurmConfig.model_fields}
+        findings += _news(option_findings(others), findings)
     spec, runs = None, tuple[Run, ...]()
     try:
         spec = Spec.model_validate(data)
-        findings += [] if findings else _nowhere(spec, prepared.environ)
         gpus = local_gpus() if spec.executor == "local" else 0
         if spec.search:
             # imported here: few specs have a search
@@ -87,9 +87,6 @@ def runs_of_text(
         findings += stage_findings(spec, runs) if spec.then and not findings else []
     except ValidationError as error:
         findings += _news(validation_findings(error, data), findings)
-        if isinstance(slurm := data.get("slurm"), dict):
-            options = {name: slurm[name] for name in slurm if name.replace("-", "_") not in SlurmConfig.model_fields}
-            findings += _news(option_findings(options), findings)
     except InvalidSpec as error:
         findings += _news(error.findings, findings)
     if findings or spec is None:
@@ -153,15 +150,6 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
-    mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
-    exported = [*environ, *spec.env, *spec.slurm.setup, *spec.local.setup]
-    if mlflow is None or mlflow.tracking_uri or any(variable in text for text in exported):
-        return []
-    hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}` (or sqlite:////PATH), or export {variable}"
-    return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
-
-
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty: if its content is commented out, a field has its default."""
     fields = {key: value for key, value in data.items() if value is not None}
@@ -221,10 +209,10 @@ class _Prepared:
         if path == ("store",) and secret_in(value):
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
-        new = filled(value, self.environ, home=path in _AT_HOME)
+        new = _filled(value, self.environ, home=path in _AT_HOME)
         if new.shell:
-            message = f"{new.shell} is not expanded: no shell reads it"
-            self.findings.append(Finding((place,), message, new.hint))
+            hint = "write ${HOME}" if new.shell == "~" else f"write ${{NAME}}, or ${new.shell} if the dollar is meant"
+            self.findings.append(Finding((place,), f"{new.shell} is not expanded: no shell reads it", hint))
         for name in new.unset:
             self.unset[name] = (*self.unset.get(name, ()), place)
         if new.shell or new.unset:
@@ -264,10 +252,10 @@ class _Prepared:
             return value  # the model has the error
         if not isinstance(words[0], str):
             return value
-        if wrong := shell_word([*line.options, *line.script] if line else words):
+        if wrong := _shell_word([*line.options, *line.script] if line else words):
             self.findings.append(Finding((place,), *wrong))
             return value
-        words = [filled(word, {}).text if isinstance(word, str) else word for word in words]
+        words = [_filled(word, {}).text if isinstance(word, str) else word for word in words]
         at = line.at if line else 0
         if line and line.python:
             words[0] = _absolute(self.folder / expanded(words[0]))
@@ -292,3 +280,99 @@ def _asks(path: tuple[str, ...]) -> bool:
     if path[0] == "slurm":
         return path[:2] != ("slurm", "setup")
     return path[0] in ("store", "dir", "env", "forward", "container") or path in (*INPUTS, ("train", "nvme_path"))
+
+
+# Variables: `${NAME}`, and forms for a shell
+
+_FORM: Final = re.compile(r"\$\$(?=[\w{(])|\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:\w+|\{[^{}]*\}?|\())")
+"""A dollar that is meant, as in `$$NAME`; a variable; and a form for a shell."""
+
+
+class _Filled(NamedTuple):
+    """A text with the values of its variables, those without one, and the first form for a shell."""
+
+    text: str
+    unset: tuple[str, ...]
+    shell: str
+
+
+def _filled(text: str, environ: Mapping[str, str], *, home: bool = True) -> _Filled:
+    """Fill in the variables of a text; with `home`, a `~` at its beginning is the home folder."""
+    forms = list(_FORM.finditer(text))
+    shell = [form["shell"] for form in forms if form["shell"]] + ["~"] * (text.startswith("~") and not home)
+    unset = [form["name"] for form in forms if form["name"] and form["name"] not in environ]
+    value = _FORM.sub(lambda f: "$" if f[0] == "$$" else environ.get(f["name"] or "", f[0]), text)
+    return _Filled(value, tuple(unset), next(iter(shell), ""))
+
+
+def _shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
+    """Return the part of a command that a shell would expand, and a hint; `$$NAME` is a dollar that is meant."""
+    texts = (_filled(word, {}) for word in words if isinstance(word, str))
+    form = next((text.shell or f"${{{text.unset[0]}}}" for text in texts if text.shell or text.unset), None)
+    if form is None:
+        return None
+    hint = "write the value itself, or read the variable in the script; write $$ for a dollar that is meant"
+    return f"{form} is not expanded: no shell reads it", hint
+
+
+# Secrets, which the store would keep
+
+_NAME: Final = re.compile(
+    r"""(?:^|_)(?:
+      pass|pgpass|passwd|\w*password|passphrase|sshpass|\w+_pwd|secret|credentials?|auth|authorization|bearer|apikey
+      |(?:api|access|private|secret)_key
+      |(?:^|hf_|hub_|git(?:hub|lab)?_|api_|access_|auth_|bearer_|wandb_)token
+    )$""",
+    re.VERBOSE,
+)
+"""Names of secrets, in lower case with underscores."""
+
+_TOKEN: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|sk-|gh[oprsu]_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)[\w.-]{12,}"
+    r"|\blogin\s+[0-9a-f]{40}|BEGIN [A-Z ]*PRIVATE KEY"
+)
+"""Tokens whose makers publish their form."""
+
+_ADDRESS: Final = re.compile(r"://(?:[^/\s:@'\"]*:(?!\$|\d+/)[^\s@'\"]+|(?=[^/@]*\d)[A-Za-z0-9_]{20,})@")
+"""A password, or a token as the user, in an address; `${NAME}` in its place is filled in elsewhere."""
+
+_VALUE: Final = r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s"',;&|)}]+)"""
+_GIVEN: Final = re.compile(
+    rf"(?:(?<![\w-])(-{{0,2}}[A-Za-z][\w.-]*)[\"']?\s*[=:]\s*|(?<!\S)(--[A-Za-z][\w.-]*)\s+)(?={_VALUE})", re.IGNORECASE
+)
+"""`NAME=value`, `--name value`, `name: value`, `?name=value`; the value may hold further secrets."""
+
+_REFERENCE: Final = re.compile(
+    r"[\"']?(?:\$|\{|<|\[|~?/|\.{1,2}/|-{1,2}[a-z]|(?:true|false|none|null|\d+)$)", re.IGNORECASE
+)
+"""A value that is no secret: a variable, a placeholder, a path, an option, a switch, a number."""
+
+HINT: Final = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
+
+
+def secrets_in(data: Any, place: FieldPath = (), name: str = "") -> Iterator[Finding]:
+    """Return the secrets in a value of a spec and in all that it holds, each with its place."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from secrets_in(value, (*place, str(key)), str(key))
+    elif isinstance(data, list):
+        for index, item in enumerate(data):
+            before = str(data[index - 1]) if index else ""  # of a command in words
+            yield from secrets_in(item, (*place, index), before if before.startswith("--") else name)
+    elif isinstance(data, str) and (secret := name if _is_secret(name, data) else secret_in(data)):
+        yield Finding((place,), f"{secret} looks like a secret, and a spec is kept in the store", HINT)
+
+
+def secret_in(text: str) -> str:
+    """Return the kind of an apparent secret in a text, without the secret itself; "" for none."""
+    if _TOKEN.search(text):
+        return "a part of it"
+    if _ADDRESS.search(text):
+        return "the password in an address"
+    pairs = ((match[1] or match[2], match[3]) for match in _GIVEN.finditer(text))
+    return next((name for name, value in pairs if _is_secret(name, value)), "")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()).strip("_")
+    return bool(value) and _NAME.search(words) is not None and not _REFERENCE.match(value)

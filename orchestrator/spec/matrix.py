@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, nearest
 from dscampaign.orchestrator.formatting import last_part
 
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
-from .other_names import hint_for, meant
 from .search_section import is_distribution
 from .sections import ContainerConfig, RetryConfig
 from .slurm_section import SlurmConfig
@@ -269,11 +268,12 @@ def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath])
         elif field_path(key) is None and fields_ending_in(key):
             yield Finding((key_place,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
-            path = field_path(meant(key, _fields()) or "")
-            places = (key_place, *(p for p in (path,) if p))
+            path = field_path(nearest(key, _fields()) or "")
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
-            yield Finding(places, unknown, hint_for(key, _fields(), hint), at_key=True)
+            yield Finding(
+                (key_place, *([path] if path else [])), unknown, did_you_mean(key, _fields(), hint), at_key=True
+            )
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
@@ -289,7 +289,7 @@ def near_field(key: str) -> str:
     """Return a hint that names the field that a misspelt key may mean, or the fields that end with it."""
     if ends := fields_ending_in(key):
         return f"write {' or '.join(ends)}"
-    return hint_for(key, _fields(), "write the dotted path of a field: train.lr")
+    return did_you_mean(key, _fields(), "write the dotted path of a field: train.lr")
 
 
 def fields_ending_in(key: str) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
+from dscampaign.orchestrator.errors import Finding, did_you_mean
+
 from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole
-from .other_names import hint_for
 from .slurm_syntax import gpus_of_node, slurm_minutes
 
 _OWNED: Final = {
@@ -34,9 +35,9 @@ _OWNED: Final = {
     "a run then saves a checkpoint": "signal=slurm.signal_delay_s",
     "this program submits its own script": "test_only wait wrap",
 }
-"""The reasons why a spec cannot set options of sbatch, and the fields instead of some."""
 OWNED_OPTIONS: Final = {each.partition("=")[0]: reason for reason, names in _OWNED.items() for each in names.split()}
-_INSTEAD: Final = dict(each.split("=") for names in _OWNED.values() for each in names.split() if "=" in each)
+INSTEAD: Final = dict(each.split("=") for names in _OWNED.values() for each in names.split() if "=" in each)
+"""The reasons why a spec cannot set options of sbatch, and the fields instead of some."""
 
 PASSED_OPTIONS: Final = frozenset(
     """acctg_freq bb bbf begin cluster_constraint contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
@@ -197,14 +198,15 @@ class SlurmConfig(SpecSection):
 _OPTIONS: Final = (*SlurmConfig.model_fields, *PASSED_OPTIONS)
 
 
-def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
-    """Return the error in an option of sbatch that has no field of its own, and a hint; None for none."""
-    name = name.replace("-", "_")
-    if name in OWNED_OPTIONS:
-        reason = OWNED_OPTIONS[name]
-        return f"is set by this program: {reason}", f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
-    if name not in PASSED_OPTIONS:
-        return "unknown field", hint_for(name, _OPTIONS, "it is not a long option of sbatch")
-    if not isinstance(value, Scalar) or "\n" in str(value):
-        return "expected one value, on a single line", None
-    return None
+def option_findings(options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find the errors in options of sbatch, by names with underscores, that have no field of their own."""
+    for name, value in options.items():
+        place = ("slurm", name)
+        if name in OWNED_OPTIONS:
+            hint = f"use {INSTEAD[name]}" if name in INSTEAD else "leave it out"
+            yield Finding((place,), f"is set by this program: {OWNED_OPTIONS[name]}", hint, at_key=True)
+        elif name not in PASSED_OPTIONS:
+            hint = did_you_mean(name, _OPTIONS, "it is not a long option of sbatch")
+            yield Finding((place,), "unknown field", hint, at_key=True)
+        elif not isinstance(value, Scalar) or "\n" in str(value):
+            yield Finding((place,), "has lines, or a structure", "write one value, on a single line", at_key=True)

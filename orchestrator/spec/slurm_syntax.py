@@ -26,19 +26,7 @@ def slurm_minutes(text: str) -> int:
 
 _GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?(?:[:=](\d+))?(?=[,(]|$)")
 """A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
-
-
 _COUNTS: Final = re.compile(r"(?:^|(?<=[:=]))\d+(?=$|[,(])")
-_ITEM: Final = re.compile(r"[^,(]+(?:\([^)]*\))?")
-_OF_GPUS: Final = re.compile(r"(?:gres/)?gpu(?=[:=(]|$)")
-
-
-def unread_gres(gres: str) -> str | None:
-    """Return the item of `gres`, or all of it, without a readable number of GPUs; None if each has one."""
-    if gres == "none":
-        return None
-    asking = [item for item in _ITEM.findall(gres) if _OF_GPUS.match(item)]
-    return next((item for item in asking if not _GRES_GPUS.search(item)), None) if asking else gres
 
 
 def gpus_of_node(gpus_per_node: str, gres: str | None) -> int:

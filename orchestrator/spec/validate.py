@@ -1,21 +1,21 @@
-"""The rules that connect fields of a run."""
+"""The rules that connect fields of a run: on a cluster it would fail on every node, or learn something else. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, find_shape, positions_of
-from dscampaign.orchestrator.errors import Finding
+from dscampaign.jobs.shared.model_shapes import find_shape, positions_of
+from dscampaign.jobs.shared.state_layout import joins_parameters
+from dscampaign.orchestrator.errors import FieldPath, Finding
 
-from . import batch_size, conflicts
-from .matrix import entries, short_name
+from . import batch_size
+from .field_types import MAX_WHOLE
 from .model import DatasetConfig, RunConfig, Spec, TrainConfig
-from .slurm_section import option_problem
-from .slurm_syntax import MINUTES_SECONDS, unread_gres
+from .slurm_section import option_findings
+from .slurm_syntax import MINUTES_SECONDS
 
 _SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\]")
 _REQUIRED: Final = {
@@ -25,23 +25,82 @@ _REQUIRED: Final = {
 }
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
-_SEED: Final = re.compile(r"(?:\w+[_-])?seed")
+
+_ON: Final = (True,)
+_SEVERAL: Final = range(2, MAX_WHOLE + 1)
+_OFFLOADED: Final = ("optimizer", "full", "nvme")
+_NOT_DEEPSPEED: Final = ("ddp", "fsdp2")
+_FLASH: Final = ("flash_attention_2",)
+_WHOLE_LAYERS: Final[Mapping[str, Container[Any]]] = {"zero_stage": (3,), "deepcompile": _ON}
+_CLASHES: Final[Sequence[tuple[str, Container[Any], Mapping[str, Container[Any]]]]] = (
+    ("engine", _NOT_DEEPSPEED, {"zero_stage": (1, 2, 3), "deepcompile": _ON}),
+    ("engine", ("ddp",), {"offload": _OFFLOADED, "attention": _FLASH}),
+    ("engine", ("fsdp2",), {"offload": ("optimizer", "nvme"), "precision": ("fp16",)}),
+    ("deepcompile", _ON, {"zero_stage": (0,), "offload": _OFFLOADED}),
+    ("attention", _FLASH, {"precision": ("fp32", "tf32")}),
+    ("fused_loss", _ON, {"zero_stage": (3,)}),
+    ("precision", ("fp8",), {"tensor_parallel": _SEVERAL, **_WHOLE_LAYERS}),
+    (
+        "sequence_parallel",
+        _SEVERAL,
+        {"attention": ("sdpa", "eager", *_FLASH), "offload": ("nvme",), "deepcompile": _ON},
+    ),
+    ("tensor_parallel", _SEVERAL, {"engine": _NOT_DEEPSPEED, "sequence_parallel": _SEVERAL, "attention": _FLASH}),
+    ("tensor_parallel", _SEVERAL, _WHOLE_LAYERS),
+)
+"""Values of a field of `train`, and those of others with which the built-in training does not work."""
+_ON_GPUS: Final[Mapping[str, Container[Any]]] = {"deepcompile": _ON, "attention": _FLASH, "precision": ("tf32",)}
+"""Values of `train` that work on GPUs only."""
+
+_LEAVE_OUT: Final = "leave it out"
+
+_OF_TRAIN: Final = {
+    **dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "global_batch"),
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "zero_optimization.stage": "zero_stage",
+    "gradient_clipping": "grad_clip",
+    **dict.fromkeys(("bf16.enabled", "fp16.enabled"), "precision"),
+}
+"""Keys of DeepSpeed that fields of `train` set. A dot leads into a section."""
+_OF_BUILT_IN: Final = {
+    "zero_optimization.offload_optimizer.device": "offload",
+    "zero_optimization.offload_param.device": "offload",
+    "compile.deepcompile": "deepcompile",
+    "optimizer.params.lr": "lr",
+    "scheduler": "schedule",
+    "sequence_parallel_size": "sequence_parallel",
+    "tensor_parallel": "tensor_parallel",
+}
+"""Those that the built-in training sets by fields of `train`, too."""
+_UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
+    "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
+    "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
+    "zero_optimization.elastic_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
+    "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
+    "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
+}
+"""Keys that the built-in training does not serve: why, and the hint."""
+
+_STAGES: Final = {"none": "0, 1, 2 or 3", "optimizer": "1, 2 or 3", "full": "3", "nvme": "3"}
+"""The ZeRO stages of each `train.offload`."""
+_UNSHARDED: Final = ("lamb", "adafactor")
+"""Optimizers that need whole matrices; ZeRO gives them parts of several."""
+_GROUPS: Final = ("sequence_parallel", "tensor_parallel")
+"""Fields for the ranks of a group that works on the same samples."""
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
     """Return all errors in the configuration of a run whose fields are valid one by one."""
+    is_local = config.executor == "local"
     findings = [*_train(config), *_batch(config, world_size), *_slurm(config)]
-    if config.executor == "local":
-        findings += _local(config, world_size, local_gpus)
-        findings += conflicts.check(config, world_size, local_gpus)
-    else:
-        findings += [*_gpus(config), *conflicts.check(config, world_size, config.slurm.gpus)]
+    findings += _local(config, world_size, local_gpus) if is_local else _gpus(config)
+    findings += conflicts(config, world_size, local_gpus if is_local else config.slurm.gpus)
     findings += _of_command(config) if config.command is not None else _of_training(config)
     return findings
 
 
 def remarks(spec: Spec) -> list[str]:
-    """Return remarks on valid, but hardly intended fields: an unused section, seeds as an axis."""
+    """Return remarks on valid, but hardly intended fields: an unused section, hours that are minutes for Slurm."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     notes = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
@@ -49,14 +108,6 @@ def remarks(spec: Spec) -> list[str]:
     for name, values in spec.matrix.items():
         listed = values if isinstance(values, list) else []
         times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
-    seeds: dict[str, set[str]] = defaultdict(set)
-    for setting in (setting for point in entries(spec.matrix) for setting in point.settings):
-        if _SEED.fullmatch(short_name(setting.key)):
-            seeds[str(setting.place[1])].add(str(setting.value))
-    for name, values in seeds.items():
-        if len(values) > 1:
-            advice = f"for repeats of each point, write `repeats: {len(values)}` instead"
-            notes.append(f"axis {name}: each seed is compared as a condition of its own; {advice}")
     for time in dict.fromkeys(times) if spec.executor == "slurm" else ():
         if match := MINUTES_SECONDS.fullmatch(time):
             minutes = match["minutes"]
@@ -136,21 +187,13 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
         yield Finding.at("slurm.signal_delay_s slurm.time", message, hint)
 
 
-def option_findings(options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find the errors in options of sbatch that have no field of their own."""
-    for name, value in options.items():
-        if problem := option_problem(name, value):
-            yield Finding((("slurm", name),), *problem, at_key=True)
-
-
 def _gpus(config: RunConfig) -> Iterator[Finding]:
     slurm = config.slurm
-    on_cpus = "gpus_per_node" in slurm.model_fields_set and slurm.gpus_per_node == "0"
-    unread = unread_gres(slurm.gres) if slurm.gres else None
-    if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
+    beside = slurm.gpus_per_node if "gpus_per_node" in slurm.model_fields_set else None
+    if slurm.gres is not None and beside is None and not slurm.node_gpus:
         hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
-        yield Finding.at("slurm.gres slurm.gpus_per_node", f"{unread} does not give a number of GPUs", hint)
-    elif slurm.gres is not None and not unread and "gpus_per_node" in slurm.model_fields_set:
+        yield Finding.at("slurm.gres slurm.gpus_per_node", f"{slurm.gres} does not give a number of GPUs", hint)
+    elif slurm.gres is not None and beside is not None and (slurm.node_gpus or beside != "0"):
         yield Finding.at("slurm.gres", "is given together with gpus_per_node", "remove one of them")
     yield from _lanes(config)
     ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
@@ -187,15 +230,17 @@ def _lanes(config: RunConfig) -> Iterator[Finding]:
 
 def _model(train: TrainConfig) -> Iterator[Finding]:
     if isinstance(train.model, str):
-        yield from _model_name(train.model, train)
+        name, folder, shape = train.model, Path(train.model), find_shape(train.model)
+        if folder.is_absolute() and folder.exists() and not (folder / "config.json").is_file():
+            hint = "name the folder that save_pretrained() of the model writes"
+            yield Finding.at("train.model", f"is no folder with a config.json: {name}", hint)
+        if shape is not None and train.seq_len > (positions := positions_of(shape)):
+            message = f"seq_len {train.seq_len} is more than the {positions} positions of {name}"
+            yield Finding.at("train.seq_len train.model", message, f"use at most {positions}")
     elif train.model is not None:
         if not isinstance(train.model.get("model_type"), str):
             hint = "write the type of the model (gpt2, llama) beside its sizes"
             yield Finding.at("train.model.model_type train.model", "model_type is required", hint)
-        vocabulary = train.model.get("vocab_size")
-        if train.tokenizer == BYTES and isinstance(vocabulary, int) and vocabulary < BYTES_VOCABULARY:
-            message = f"vocab_size {vocabulary} is less than the {BYTES_VOCABULARY} tokens of `{BYTES}`"
-            yield Finding.at("train.model.vocab_size", message, "leave it out: it follows from the tokenizer")
         if train.tokenizer is None:
             hint = "name it (`gpt2`, or a folder), or `bytes` for a token per byte"
             yield Finding.at("train.tokenizer train", "tokenizer is required: the model has none", hint)
@@ -226,13 +271,151 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
             yield Finding.at(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
 
 
-def _model_name(name: str, train: TrainConfig) -> Iterator[Finding]:
-    folder, hint = Path(name), "name the folder that save_pretrained() of the model writes"
-    if folder.is_dir() and not (folder / "config.json").exists():
-        yield Finding.at("train.model", f"the folder has no config.json: {name}", hint)
-    elif folder.is_absolute() and folder.is_file():
-        yield Finding.at("train.model", f"is not a folder: {name}", hint)
-    shape = find_shape(name)
-    if shape is not None and train.seq_len > (positions := positions_of(shape)):
-        message = f"seq_len {train.seq_len} is more than the {positions} positions of {name}"
-        yield Finding.at("train.seq_len train.model", message, f"use at most {positions}")
+# Options that cannot work together
+
+
+def conflicts(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
+    """Find options that cannot work together; of a command, only those that this program uses."""
+    train = config.train
+    if config.deepspeed:  # the part that is made from `train` alone is right
+        yield from _deepspeed(config)
+    if train.engine == "deepspeed" or config.command is not None:
+        yield from _offload(config)
+    if config.command is None:
+        yield from _built_in(config, world_size, on_gpus=bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu")
+        return
+    if train.precision == "fp8":
+        yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
+    for field in (field for field in _GROUPS if getattr(train, field) > 1):
+        yield _finding(field, "is for the built-in training", _LEAVE_OUT)
+
+
+def _built_in(config: RunConfig, world_size: int, *, on_gpus: bool) -> Iterator[Finding]:
+    train = config.train
+    yield from _clashes(train)
+    for field, values in _ON_GPUS.items():
+        if not on_gpus and (value := getattr(train, field)) in values:
+            yield _finding(field, f"{_shown(field, value)} needs GPUs", "leave it out on CPUs")
+    if config.deepspeed and train.engine != "deepspeed":
+        message = f"has no effect with engine {train.engine}"
+        yield Finding.at("deepspeed train.engine", message, "leave it out, or remove the engine")
+    if train.precision == "fp8" and train.seq_len // train.sequence_parallel % 16:
+        yield _finding("seq_len", "fp8 needs samples of a multiple of 16 tokens", "use a multiple of 16")
+    if train.ranks_per_sample > 1:
+        yield from _groups(config, world_size)
+
+
+def _clashes(train: TrainConfig) -> Iterator[Finding]:
+    """Find the pairs of fields that do not work together; a field that is wrong already counts once."""
+    wrong: set[str] = set()
+    for field, values, others in _CLASHES:
+        if field in wrong or (value := getattr(train, field)) not in values:
+            continue
+        for other, unfit in others.items():
+            if (own := getattr(train, other)) in unfit and other not in wrong:
+                message = f"{_shown(other, own)} does not work with {_shown(field, value)}"
+                yield Finding.at(f"train.{other} train.{field} train", message, _remedy(other, unfit))
+                wrong.add(other)
+
+
+def _remedy(field: str, unfit: Container[Any]) -> str:
+    choices = range(4) if field == "zero_stage" else get_args(TrainConfig.model_fields[field].annotation)
+    fit = [str(value) for value in choices if value not in unfit]
+    return f"write {field}: {' or '.join(fit)}" if fit else "leave one of them out"
+
+
+def _shown(field: str, value: object) -> str:
+    return field if value is True else f"{field} {str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _offload(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    if str(train.zero_stage) not in (stages := _STAGES[train.offload]):
+        message = f"{train.offload} needs ZeRO {stages}: DeepSpeed offloads only sharded states"
+        yield _finding("offload", message, f"zero_stage: {stages}")
+    if train.offload == "nvme" and not (train.nvme_path or "").startswith("/"):
+        hint = "name a folder on a fast local disk of each node, for example /local/scratch"
+        required = "nvme_path is required with offload nvme"
+        wrong = f"{train.nvme_path} is not an absolute path" if train.nvme_path else required
+        yield Finding.at("train.nvme_path train.offload train", wrong, hint)
+    if train.checkpoint_every and train.offload == "nvme":
+        message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
+        yield _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
+
+
+# Ranks that work on the same samples
+
+
+def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    train = config.train
+    for field in (field for field in _GROUPS if getattr(train, field) > 1):
+        size = getattr(train, field)
+        if world_size % size:
+            message = f"{size} does not divide the {world_size} ranks of the run"
+            hint = f"use a number of ranks that {size} divides, or leave it out"
+            yield Finding.at(f"train.{field} ranks_per_node slurm.gpus_per_node slurm.nodes", message, hint)
+    if train.seq_len % train.sequence_parallel:
+        message = f"{train.sequence_parallel} does not divide seq_len {train.seq_len}"
+        yield Finding.at("train.sequence_parallel train.seq_len", message, "use a multiple of it")
+    dataset, optimizer = train.dataset, _optimizer_of(config)
+    if train.sequence_parallel > 1 and dataset and not dataset.packing:
+        message = "false does not work with sequence_parallel: parts of a sample would have unequal numbers of targets"
+        yield Finding.at("train.dataset.packing train.sequence_parallel", message, "leave one of them out")
+    if train.tensor_parallel == 1:
+        return
+    if train.dropout:
+        message = "does not work with tensor_parallel: ranks would drop the same numbers in different heads"
+        yield _finding("dropout", message, _LEAVE_OUT)
+    if optimizer not in ("adam", "adamw"):
+        message = f"{optimizer} does not work with tensor_parallel: it may update parts of a matrix unlike the whole"
+        yield Finding.at("deepspeed.optimizer.type train.tensor_parallel", message, "use AdamW")
+
+
+# Mistakes in `deepspeed:` that DeepSpeed does not report, or reports hours later
+
+
+def _deepspeed(config: RunConfig) -> Iterator[Finding]:
+    built_in, places = config.command is None, set[FieldPath]()
+    fields = {**_OF_TRAIN, **_OF_BUILT_IN} if built_in else _OF_TRAIN
+    rules = {key: (f"is set by train.{field}", f"use train.{field}") for key, field in fields.items()}
+    for key, (message, hint) in {**rules, **(_UNSERVED if built_in else {})}.items():
+        *around, name = key.split(".")
+        holder, place = _section(config.deepspeed, tuple(around)), ("deepspeed", *around, name)
+        if name in holder and not (key in _UNSERVED and holder[name] in (False, {"enabled": False})):
+            places.add(place)
+            yield Finding((place,), message, hint, at_key=True)
+    autos = [finding for finding in _autos(config.deepspeed, ("deepspeed",)) if finding.places[0] not in places]
+    yield from autos
+    train, optimizer = config.train, _optimizer_of(config)
+    if autos or not built_in:
+        return
+    if train.zero_stage and optimizer in _UNSHARDED:
+        message = f"{optimizer} updates each matrix by itself, and ZeRO gives it parts of several"
+        yield Finding.at("deepspeed.optimizer.type train.zero_stage", message, "use zero_stage: 0")
+    elif optimizer in (*_UNSHARDED, "muon") and joins_parameters(train.model_dump()):
+        message = f"{optimizer} updates each matrix by itself, and train.compile joins them all"
+        yield Finding.at("deepspeed.optimizer.type train.compile", message, "write compile: false")
+
+
+def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
+    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed ignores it."""
+    if value == "auto":
+        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _autos(item, (*place, key))
+
+
+def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the mapping at a path; an empty mapping for anything else."""
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _optimizer_of(config: RunConfig) -> str:
+    return str(_section(config.deepspeed, ("optimizer",)).get("type", "AdamW")).lower()
+
+
+def _finding(field: str, message: str, hint: str) -> Finding:
+    return Finding.at(f"train.{field} train", message, hint)

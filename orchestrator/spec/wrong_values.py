@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted, nearest
 
 from .command_line import as_meant
 from .matrix import field_path, fields_ending_in
 from .model import NAME, STAGE_NAME, Spec
-from .other_names import hint_for, meant, our_name
+from .slurm_section import INSTEAD
 from .yaml_source import written
 
 _MESSAGES: Final = {
@@ -89,14 +89,16 @@ def _all_of(fields: Sequence[str]) -> str | None:
 def _unknown(place: FieldPath) -> Finding:
     """Return the finding of an unknown field; its further place is the field that it hides."""
     *section, name = map(str, place)
-    fields, ours = _fields(place[:-1]), our_name(name)
-    path: FieldPath | None = (ours,) if ours in Spec.model_fields else field_path(ours)
-    if path is None and (near := meant(name, fields)):
+    fields, plain = _fields(place[:-1]), name.replace("-", "_")
+    path: FieldPath | None = (plain,) if section and plain in Spec.model_fields else field_path(plain)
+    if plain in INSTEAD:  # an option of sbatch
+        path = tuple(INSTEAD[plain].split("."))
+    if path is None and (near := nearest(plain, fields)):
         path = (*place[:-1], near)
     several = [] if section else fields_ending_in(name)
     otherwise = f"write {' or '.join(several)}" if several else _all_of(fields if section else [])
     level = " at the top level" if section and path and len(path) == 1 else ""
-    hint = hint_for(name, [], f'did you mean "{dotted(path)}"{level}?' if path else otherwise)
+    hint = f'did you mean "{dotted(path)}"{level}?' if path else otherwise
     return Finding((place, *([path] if path else [])), "unknown field", hint, at_key=True)
 
 

@@ -29,7 +29,7 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
 @pytest.mark.parametrize(
     ("train", "deepspeed", "field"),
     [
-        ({"precision": "fp32"}, {"torch_autocast": {"enabled": True}}, "torch_autocast"),
+        ({}, {"activation_checkpointing": {"partition_activations": True}}, "activation_checkpointing"),
         ({"zero_stage": 1}, {"optimizer": {"type": "Adafactor"}, **UNTESTED}, "optimizer.type"),
         ({}, {"optimizer": {"params": {"lr": 0.1}}}, "optimizer.params.lr"),
         ({}, {"scheduler": {}}, "scheduler"),
@@ -38,7 +38,7 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
             {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
             "zero_optimization.offload_optimizer.device",
         ),
-        ({}, {"checkpoint": {"load_universal": True}}, "checkpoint.load_universal"),
+        ({}, {"checkpoint": {"use_node_local_storage": True}}, "checkpoint.use_node_local_storage"),
     ],
 )
 def test_what_the_built_in_training_cannot_serve_is_refused_where_it_stands(
@@ -72,7 +72,7 @@ def test_a_value_of_train_has_its_place_there(tmp_path: Path, deepspeed: dict[st
 @pytest.mark.parametrize(
     ("train", "deepspeed"),
     [
-        ({"precision": "fp32"}, {"torch_autocast": {"enabled": False}}),
+        ({}, {"checkpoint": {"use_node_local_storage": False}}),
         ({"zero_stage": 1}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3}, {"zero_optimization": {"offload_optimizer": None}}),

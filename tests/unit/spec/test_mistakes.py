@@ -44,12 +44,8 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("  learning_rate: 1", 'did you mean "train.lr"?'),
-        ("  batch_size: 1", 'did you mean "train.global_batch"?'),
         ("  max_steps: 1", 'did you mean "train.steps"?'),
-        ("  gradient_accumulation_steps: 1", "leave it out: accumulation follows from global_batch"),
-        ("learning_rate: 1", 'did you mean "train.lr"?'),
-        ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),
+        ("matrix: {train.micro_batches: [8, 16]}", 'did you mean "train.micro_batch"?'),
         ("matrix: {foo: [1, 2]}", "name a field (train.lr), or use {foo} in `command`"),
         ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
@@ -168,7 +164,6 @@ def test_a_name_that_no_file_can_have_is_an_error() -> None:
     ("text", "field", "message", "hint"),
     [
         ("setup: [module load a]", "setup", "unknown field", "write slurm.setup or local.setup"),
-        ("program: a.py", "program", "unknown field", 'did you mean "command"?'),
         (
             "container: {runtime: pyxis, image: a#b, python: x}",
             "container.python",
@@ -177,7 +172,6 @@ def test_a_name_that_no_file_can_have_is_an_error() -> None:
         ),
         ("retry: {nodes: 2}", "retry.nodes", "unknown field", 'did you mean "slurm.nodes"?'),
         ("notify: mail", "notify", "expected a mapping of fields", "its fields are on, command, url"),
-        ("parameters: {lr: [1]}", "parameters", "unknown field", 'did you mean "matrix"?'),
         ("matrix: {train: {lr: [1, 2]}}", "matrix.train", "expected a list of values", "write train.lr"),
         ("chdir: /x", "chdir", "unknown field", 'did you mean "workdir"?'),
         ("env: {CUDA_VISIBLE_DEVICES: 0,1}", "env.1", "'1' is not a valid variable name", "use letters, digits"),
@@ -219,7 +213,8 @@ def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, 
 def test_a_file_is_no_folder(tmp_path: Path, field: str) -> None:
     (tmp_path / "file").touch()
     (problem,) = problems(tmp_path, BUILT_IN, f"{field}=file")
-    assert (problem.field, problem.message) == (field, f"is not a folder: {tmp_path / 'file'}")
+    assert problem.field == field
+    assert str(tmp_path / "file") in problem.message
 
 
 def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.errors import SpecError
-from dscampaign.orchestrator.spec.texts import findings, secret_in
+from dscampaign.orchestrator.spec.load import secret_in, secrets_in
 from dscampaign.tests.support.spec_files import load_spec
 
 RANDOM = "a8f0c2d9e1b7a4f6c3d2"
@@ -75,7 +75,7 @@ PLACES = [
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_a_name_that_says_secret(name: str) -> None:
     for form in ({name: RANDOM}, f"export {name}={RANDOM}", f"t.py --{name.lower()} {RANDOM}", [f"--{name}", RANDOM]):
-        assert list(findings(form)), form
+        assert list(secrets_in(form)), form
 
 
 @pytest.mark.parametrize("text", SECRETS)
@@ -84,7 +84,7 @@ def test_a_text_that_holds_one(text: str) -> None:
 
 
 def test_what_only_resembles_one() -> None:
-    assert not list(findings(HARMLESS))
+    assert not list(secrets_in(HARMLESS))
     assert [text for text in NO_SECRETS if secret_in(text)] == []
 
 

@@ -63,16 +63,6 @@ def test_what_is_wrong_is_said_where_it_stands(
     assert hint in (found.hint or "")
 
 
-@pytest.mark.parametrize("text", ["mlflow", "[wandb, mlflow]", "{mlflow: {experiment: e}}"])
-def test_mlflow_needs_a_server(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    found = problem(folder, text)
-    assert (found.line, found.message) == (3, "mlflow has no tracking server")
-    assert "or export MLFLOW_TRACKING_URI" in (found.hint or "")
-    read(folder, text + "\nenv: {MLFLOW_TRACKING_URI: 'https://h'}")
-    read(folder, text + "\nslurm: {setup: [export MLFLOW_TRACKING_URI=https://h]}")
-
-
 def test_a_password_does_not_get_in_by_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER", "https://me:hidden@h")
     assert "the password in an address" in problem(folder, "{mlflow: {tracking_uri: '${SERVER}'}}").message

@@ -67,7 +67,6 @@ def test_a_word_is_its_fields(tmp_path: Path, word: str) -> None:
             {"attention": "flash_attention_2", "precision": "fp32"},
             "train.precision: precision fp32 does not work with attention",
         ),
-        ({"precision": "fp8", "model": "gpt2"}, "train.model: fp8 does not work with GPT-2"),
         ({**FP8, "zero_stage": 3}, "train.zero_stage: zero_stage 3 does not work with precision fp8"),
         ({**FP8, "seq_len": 100}, "train.seq_len: fp8 needs samples of a multiple of 16"),
     ],

@@ -21,14 +21,14 @@ def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "field", "form", "hint"),
     [
-        ("dir: $HOME/x", "dir", "$HOME", "write ${HOME}"),
-        ("env: {A: $HOME/x}", "env.A", "$HOME", "write ${HOME}, or $$HOME if the dollar is meant"),
-        ('env: {A: "${NOPE:-3}"}', "env.A", "${NOPE:-3}", "write ${NOPE}, or $${NOPE:-3} if"),
-        ("env: {A: $(hostname)}", "env.A", "$(", "write the value, or $$( if the dollar is meant"),
+        ("dir: $HOME/x", "dir", "$HOME", "write ${NAME}, or $$HOME if"),
+        ("env: {A: $HOME/x}", "env.A", "$HOME", "write ${NAME}, or $$HOME if the dollar is meant"),
+        ('env: {A: "${NOPE:-3}"}', "env.A", "${NOPE:-3}", "write ${NAME}, or $${NOPE:-3} if"),
+        ("env: {A: $(hostname)}", "env.A", "$(", "write ${NAME}, or $$( if the dollar is meant"),
         ("env: {A: ~/x}", "env.A", "~", "write ${HOME}"),
-        ("slurm: {partition: $PART}", "slurm.partition", "$PART", "write ${PART}, or $$PART if the dollar is meant"),
-        ("forward: {wandb: {tags: [a, $USER]}}", "forward.wandb.tags[1]", "$USER", "write ${USER}, or $$USER"),
-        ("matrix: {env.A: [$HOME/x, b]}", "matrix.env.A[0]", "$HOME", "write ${HOME}, or $$HOME"),
+        ("slurm: {partition: $PART}", "slurm.partition", "$PART", "write ${NAME}, or $$PART if the dollar is meant"),
+        ("forward: {wandb: {tags: [a, $USER]}}", "forward.wandb.tags[1]", "$USER", "write ${NAME}, or $$USER"),
+        ("matrix: {env.A: [$HOME/x, b]}", "matrix.env.A[0]", "$HOME", "write ${NAME}, or $$HOME"),
     ],
 )
 def test_what_only_a_shell_expands_is_refused(tmp_path: Path, text: str, field: str, form: str, hint: str) -> None:
