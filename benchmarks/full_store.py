@@ -63,7 +63,7 @@ def _measure(name: str, empty: Store, full: Store, spool: Path, millions: int) -
     removed = prune(full, _campaign(full), Retention(KEEP_EVERY, 0.0))
     took_s = time.perf_counter() - began_s
     _print(f"{about}: prune to 1 in {KEEP_EVERY}", "s", took_s)
-    _print(f"{about}: removed", "rows/s", removed.steps / took_s)
+    _print(f"{about}: removed", "rows/s", removed.rows / took_s)
     _print(f"{about}: its size after prune", "GB", _size_gb(full))
     _rates(f"{about}: drain after prune", empty, full, of_empty, of_full, spool)
     _print(f"{about}: its size after that", "GB", _size_gb(full))

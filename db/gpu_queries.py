@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
 from .records import thinning_of, untimed_steps, warm_up_steps
-from .rows import pieces
+from .rows import rows_among
 from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_metric
 
 MIN_WINDOW_S: Final = 10.0  # a shorter time is unreliable: power is sampled once a second
@@ -110,9 +110,8 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict
     row = node_spool.c
     held: dict[int, dict[int, int]] = defaultdict(dict)
     query = select(row.attempt_id, row.node_rank, row.spool_offset)
-    for some in pieces(attempt_ids):
-        for attempt_id, node_rank, offset in conn.execute(query.where(row.attempt_id.in_(some))):
-            held[attempt_id][node_rank] = offset
+    for attempt_id, node_rank, offset in rows_among(conn, query, row.attempt_id, attempt_ids):
+        held[attempt_id][node_rank] = offset
     return dict(held)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, cast
 
 from . import schema
 from .records import COMPLETED, COMPLETED_EARLY, AttemptRow, RunRow
-from .rows import fetch, pieces
+from .rows import fetch_among
 from .states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 
 SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)  # the failure classes of attempts that complete their run
@@ -116,15 +116,14 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int, skipped: int = 0) 
 
 def runs_of(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
     """Return runs by id, in the order of the matrix."""
-    rows = [row for some in pieces(run_ids) for row in fetch(conn, RunRow, schema.run, schema.run.c.id.in_(some))]
+    rows = fetch_among(conn, RunRow, schema.run, _RUN.id, run_ids)
     return sorted(rows, key=lambda row: (row.ordinal, row.id))
 
 
 def attempts_of_runs(conn: Connection, run_ids: Sequence[int]) -> Iterator[AttemptRow]:
     """Yield the attempts of runs by id, oldest first within a run."""
-    table = schema.attempt
-    for some in pieces(run_ids):
-        yield from fetch(conn, AttemptRow, table, table.c.run_id.in_(some), order=[table.c.run_id, table.c.generation])
+    order = _ATTEMPT.run_id, _ATTEMPT.generation
+    return fetch_among(conn, AttemptRow, schema.attempt, _ATTEMPT.run_id, run_ids, order)
 
 
 def failed_attempts(
@@ -136,7 +135,7 @@ def failed_attempts(
     several = or_(_RUN.generation > 1, _RUN.state != RunState.COMPLETED)
     query = joined.where(_RUN.campaign_id == campaign_id, several, _ATTEMPT.failure_class.in_(list(kinds)))
     ids = [attempt_id for attempt_id, run_id in conn.execute(query) if run_id not in without]
-    return [row for some in pieces(ids) for row in fetch(conn, AttemptRow, schema.attempt, _ATTEMPT.id.in_(some))]
+    return list(fetch_among(conn, AttemptRow, schema.attempt, _ATTEMPT.id, ids))
 
 
 def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:

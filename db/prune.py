@@ -1,20 +1,20 @@
 """Thins the metrics of runs that ended long ago, so that a store that is used for years stays small.
 
 The first of every N reported steps, the same of all attempts of a run, and of every N samples of a GPU stays. The use
-of GPUs and the final loss are computed before, and kept in the evidence. The store is locked for a moment at a time
-only, and the next prune finishes one that was killed.
+of GPUs and the final loss are computed before, and kept in the evidence. A run is one transaction: one that was killed
+is thinned by the next prune.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, delete, func, or_, select, tuple_, update
 
 from .gpu_queries import attempt_gpus
 from .queries import add_event
@@ -29,25 +29,18 @@ _LINES_LOOKED_AT: Final = 1000
 _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")  # columns whose highest value is a figure of the run
 
 
-@dataclass(frozen=True)
-class Retention:
+class Retention(NamedTuple):
     """The rule for runs that ended long ago."""
 
     keep_every: int  # N: one step, and one sample of each GPU, in N stays
     after_s: float  # seconds since the last attempt of a run ended
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """The removed rows, or those that would be removed."""
+class Pruned(NamedTuple):
+    """The number of removed rows of metrics, and of runs that had them; or of those that would be removed."""
 
-    runs: int = 0  # with a removed row
-    steps: int = 0  # lines of steps
-    figures: int = 0  # of a script's own, at these steps
-    samples: int = 0  # of GPUs
-
-    def __add__(self, other: Pruned) -> Pruned:
-        return Pruned(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    runs: int
+    rows: int
 
 
 Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]  # hands on the attempts of each run, and shows progress
@@ -58,13 +51,16 @@ def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = Fa
 
     Raises StoreReadOnly; StoreUnreachable if the database broke off: finished runs stay thinned.
     """
-    total = Pruned()
+    removed = []
     for attempt_ids in through(list(_old_runs(store, campaign_id, rule))):
-        total += _prune_run(store, attempt_ids, rule.keep_every, dry_run=dry_run)
+        with store.read() if dry_run else store.write() as conn:
+            removed.append(_prune_run(conn, attempt_ids, rule.keep_every, dry_run=dry_run))
+    total = Pruned(sum(map(bool, removed)), sum(removed))
     if total.runs and not dry_run:
-        message = f"one step in {rule.keep_every} kept of {total.runs} ended runs: {total.steps:,} lines removed"
+        message = f"one step in {rule.keep_every} kept of {total.runs} ended runs: {total.rows:,} rows removed"
         with store.write() as conn:
-            add_event(conn, campaign_id, "metrics_pruned", message, data={"keep_every": rule.keep_every, **vars(total)})
+            data = {"keep_every": rule.keep_every, **total._asdict()}
+            add_event(conn, campaign_id, "metrics_pruned", message, data=data)
     return total
 
 
@@ -79,32 +75,43 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
             by_run[record.run_id].append(record)
     for attempts in by_run.values():
         over = all(record.state in TERMINAL_ATTEMPT and (record.ended_s or 0.0) <= until_s for record in attempts)
-        thinnings = [thinning_of(record.evidence) for record in attempts]
-        if over and not all(
-            thinning.get("done") and thinning["keep_every"] >= rule.keep_every for thinning in thinnings
-        ):
+        if over and any(thinning_of(record.evidence).get("keep_every", 0) < rule.keep_every for record in attempts):
             yield [record.id for record in attempts]
 
 
-def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
-    with store.read() as conn:
-        apart = _steps_apart(conn, attempt_ids)
-        surplus = _superfluous(conn, attempt_ids, every * apart)
-        run_id = conn.execute(select(attempt.c.run_id).where(attempt.c.id == attempt_ids[0])).scalar_one()
-        series = run_series(conn, run_id)
-        facts = {"steps_apart": apart, "final_loss": final_loss(series.step, series.figures["loss"])}
-    if not dry_run:  # the figures of the GPUs need the steps as they were
-        for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every, facts)
-    removed = Pruned()
-    for steps in pieces(surplus):
-        removed += _thin_steps(store, attempt_ids, steps, dry_run=dry_run)
-    for attempt_id in attempt_ids:
-        removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
-    if not dry_run:
-        for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every, facts, done=True)
-    return removed + Pruned(runs=1) if removed != Pruned() else removed
+def _prune_run(conn: Connection, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> int:
+    """Return the number of rows; figures are computed from them first."""
+    row = attempt.c
+    query = select(row.id, row.run_id, row.evidence).where(row.id.in_(attempt_ids))
+    attempts = conn.execute(query if dry_run else query.with_for_update()).all()
+    before = {attempt_id: thinning_of(evidence) for attempt_id, _, evidence in attempts}
+    known = (thinning["steps_apart"] for thinning in before.values() if thinning.get("steps_apart"))
+    apart = next(known, None) or _steps_apart(conn, attempt_ids)
+    samples = {
+        attempt_id: _crowded_samples(attempt_id, -(-every // thinning.get("keep_every", 1)))
+        for attempt_id, thinning in before.items()
+    }
+    steps = _superfluous(conn, attempt_ids, every * apart)
+    tables = step_metric, metric_extra
+    surplus = [
+        (table, and_(table.c.attempt_id.in_(attempt_ids), table.c.step.in_(some)))
+        for some in pieces(steps)
+        for table in tables
+    ]
+    surplus += [(gpu_sample, tuple_(*gpu_sample.primary_key).in_(crowded)) for crowded in samples.values()]
+    if dry_run:
+        counts = (select(func.count()).select_from(table).where(condition) for table, condition in surplus)
+        return sum(conn.execute(count).scalar_one() for count in counts)
+    series = run_series(conn, attempts[0].run_id)
+    facts = {"steps_apart": apart, "final_loss": final_loss(series.step, series.figures["loss"])}
+    for attempt_id, _, evidence in attempts:
+        thinning = {**facts, **before[attempt_id]}
+        if thinning.get("gpus") is None:
+            used = attempt_gpus(conn, attempt_id, timed=True)
+            thinning["gpus"] = asdict(used) if used else None
+        thinning["keep_every"] = max(every, thinning.get("keep_every", 0))
+        conn.execute(update(attempt).where(row.id == attempt_id).values(evidence={**evidence, THINNED: thinning}))
+    return sum(conn.execute(delete(table).where(condition)).rowcount for table, condition in surplus)
 
 
 def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> list[int]:
@@ -118,10 +125,7 @@ def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> l
 
 
 def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
-    """Return the steps between two lines of a run: as of the first prune, else the median over first lines."""
-    evidences = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
-    if recorded := [apart for evidence in evidences if (apart := thinning_of(evidence).get("steps_apart"))]:
-        return int(recorded[0])
+    """Return the steps between two lines of a run: the median over the first lines of its attempts."""
     row, apart = step_metric.c, list[int]()
     for attempt_id in attempt_ids:
         first = select(row.step).where(row.attempt_id == attempt_id).order_by(row.step).limit(_LINES_LOOKED_AT)
@@ -129,75 +133,25 @@ def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
     return int(statistics.median_low(apart)) if apart else 1
 
 
-def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
+def _lasting(conn: Connection, attempt_ids: Collection[int]) -> set[int]:
+    """Return the first and last steps of attempts, of the lowest loss and the peaks, and of a script's last figures."""
     row, extra = step_metric.c, metric_extra.c
     steps = set[int]()
-    for lowest, highest in conn.execute(
-        select(func.min(row.step), func.max(row.step)).where(row.attempt_id.in_(attempt_ids)).group_by(row.attempt_id)
-    ):
-        steps |= {lowest, highest}
     for attempt_id in attempt_ids:
-        orders = [row.loss.asc(), *(row[name].desc() for name in _PEAKS)]
-        for order, column in zip(orders, (row.loss, *(row[name] for name in _PEAKS)), strict=True):
-            of_it = select(row.step).where(row.attempt_id == attempt_id, column.is_not(None))
+        orders = row.step.asc(), row.step.desc(), row.loss.asc(), *(row[name].desc() for name in _PEAKS)
+        for order in orders:
+            of_it = select(row.step).where(row.attempt_id == attempt_id, order.element.is_not(None))
             steps |= set(conn.execute(of_it.order_by(order, row.step).limit(1)).scalars())
     last = select(func.max(extra.step)).where(extra.attempt_id.in_(attempt_ids)).group_by(extra.attempt_id, extra.name)
     return steps | set(conn.execute(last).scalars())
 
 
-def _thin_steps(store: Store, attempt_ids: Sequence[int], steps: Sequence[int], *, dry_run: bool) -> Pruned:
-    def rows(table: Table) -> ColumnElement[bool]:
-        return and_(table.c.attempt_id.in_(attempt_ids), table.c.step.in_(steps))
-
-    tables = metric_extra, step_metric
-    if dry_run:
-        with store.read() as conn:
-            counts = [conn.execute(select(func.count()).where(rows(table))).scalar_one() for table in tables]
-    else:
-        with store.write() as conn:
-            counts = [conn.execute(delete(table).where(rows(table))).rowcount for table in tables]
-    return Pruned(figures=counts[0], steps=counts[1])
-
-
-def _mark(store: Store, attempt_id: int, every: int, facts: Mapping[str, Any], *, done: bool = False) -> None:
-    row = attempt.c
-    with store.write() as conn:
-        evidence = conn.execute(select(row.evidence).where(row.id == attempt_id).with_for_update()).scalar_one()
-        before = thinning_of(evidence) or {"gpus": None, "sample_s": _sample_s(conn, attempt_id)}
-        if before["gpus"] is None and (used := attempt_gpus(conn, attempt_id, timed=True)):
-            before = {**before, "gpus": asdict(used)}
-        least = max(every, before.get("keep_every", 0))
-        marked = {**evidence, THINNED: {**facts, **before, "keep_every": least, "done": done}}
-        conn.execute(update(attempt).where(row.id == attempt_id).values(evidence=marked))
-
-
-def _sample_s(conn: Connection, attempt_id: int) -> float:
-    spans = conn.execute(select(gpu_sample.c.span_s).where(gpu_sample.c.attempt_id == attempt_id)).scalars().all()
-    return statistics.median(spans) if spans else 0.0
-
-
-def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -> int:
+def _crowded_samples(attempt_id: int, every: int) -> Select[Any]:
+    """Select the keys of an attempt's GPU samples but the first of every so many, and the last."""
     row = gpu_sample.c
-    with store.read() as conn:
-        evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar_one()
-        span_s = thinning_of(evidence).get("sample_s") or _sample_s(conn, attempt_id)
-        query = select(row.node_rank, row.gpu, row.ts_s).where(row.attempt_id == attempt_id)
-        times: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for node_rank, number, ts_s in conn.execute(query.order_by(row.node_rank, row.gpu, row.ts_s)):
-            times[node_rank, number].append(ts_s)
-    removed = 0
-    for (node_rank, number), times_s in times.items():
-        surplus = _crowded(times_s, every * span_s)
-        removed += len(surplus)
-        for some in () if dry_run else pieces(surplus):
-            of_gpu = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == number)
-            with store.write() as conn:
-                conn.execute(delete(gpu_sample).where(of_gpu, row.ts_s.in_(some)))
-    return removed
-
-
-def _crowded(times: Sequence[float], width_s: float) -> list[float]:
-    if not width_s:
-        return []
-    places = [int((ts_s - times[0]) / width_s) for ts_s in times]
-    return [ts_s for before, place, ts_s in zip(places, places[1:-1], times[1:-1], strict=False) if place == before]
+    gpu: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu)}
+    place = (func.row_number().over(**gpu, order_by=row.ts_s) - 1).label("place")
+    last = (func.count().over(**gpu) - 1).label("last")
+    numbered = select(*gpu_sample.primary_key, place, last).where(row.attempt_id == attempt_id).subquery().c
+    keys = [numbered[column.name] for column in gpu_sample.primary_key]
+    return select(*keys).where(numbered.place % every != 0, numbered.place != numbered.last)

@@ -8,27 +8,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from . import schema
-from .bulk import (
-    attempts_of,
-    change_attempts,
-    change_runs,
-    evidences,
-    insert_attempts,
-    insert_runs,
-    lock_attempts,
-    mark_of,
-    mark_queued,
-    of_run,
-    queue_runs,
-    run_marks,
-    update_runs,
-    withdraw_attempts,
-)
 from .gpu_queries import (
     attempt_gpus,
     gpu_devices,
@@ -48,10 +49,12 @@ from .records import (
     CheckpointRow,
     EventRow,
     MemoryObservation,
+    NewAttempt,
+    NewRun,
     RunRow,
     RunStatus,
 )
-from .rows import EMPTY, fetch, insert_rows, pieces
+from .rows import EMPTY, StoredDocument, fetch, fetch_among, fields_of, insert_rows, pieces, rows_among
 from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import database_now, insert_into, now_s
 
@@ -188,8 +191,7 @@ def beat_batch(conn: Connection, token: str) -> None:
 def known_tokens(conn: Connection, tokens: Collection[str]) -> set[str]:
     """Return the submissions that an attempt belongs to."""
     row = schema.attempt.c
-    batches = (conn.execute(select(row.token).where(row.token.in_(some)).distinct()) for some in pieces(list(tokens)))
-    return {token for tokens in batches for token in tokens.scalars()}
+    return {found.token for found in rows_among(conn, select(row.token).distinct(), row.token, list(tokens))}
 
 
 def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
@@ -248,8 +250,7 @@ def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]
     """Return the bytes of the largest checkpoint that each of these runs has recorded, by run id."""
     saved = schema.checkpoint.c
     query = select(saved.run_id, func.max(saved.size_bytes)).group_by(saved.run_id)
-    batches = (conn.execute(query.where(saved.run_id.in_(some))) for some in pieces(run_ids))
-    return {row[0]: row[1] for rows in batches for row in rows}
+    return {row[0]: row[1] for row in rows_among(conn, query, saved.run_id, run_ids)}
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
@@ -274,10 +275,8 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
     query = select(attempt.c.memory_key, *(table.c[field.name] for field in fields(MemoryObservation)))
     joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
     by_key: dict[str, list[MemoryObservation]] = defaultdict(list)
-    keys = sorted(memory_keys)
-    for some in pieces(keys):
-        for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(some))):
-            by_key[key].append(MemoryObservation(*row))
+    for key, *row in rows_among(conn, joined, attempt.c.memory_key, sorted(memory_keys)):
+        by_key[key].append(MemoryObservation(*row))
     return dict(by_key)
 
 
@@ -355,3 +354,159 @@ def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str
     for run_id, data in conn.execute(query.order_by(row.id)):
         by_run[run_id][str(data.get("tool"))] = data
     return dict(by_run)
+
+
+# -- many rows at once: ten thousand runs are a handful of statements -------------------------------------------------
+
+
+def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
+    """Record runs. A name that the campaign already has makes the transaction a StaleWrite."""
+    fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
+    fixed["updated_s"] = database_now(conn)
+    rows = [{**fields_of(new), **fixed} for new in new_runs]
+    if rows:
+        insert_rows(conn, schema.run, rows)
+
+
+def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these columns of a run; a reason without a cause clears the run's former one."""
+    return {"cause": None, **values} if "reason" in values else {**values}
+
+
+def update_runs(
+    conn: Connection, run_ids: Sequence[int], *, expect_state: RunState | None = None, **values: Any
+) -> None:
+    """Set columns of runs to the same values, with the time of the change; only in `expect_state`, if given."""
+    expected = [] if expect_state is None else [schema.run.c.state == expect_state]
+    changed = {"updated_s": now_s(conn), **of_run(values)}
+    for some in pieces(run_ids):
+        conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
+
+
+def queue_runs(conn: Connection, token: str) -> None:
+    """Record that the runs of a submission wait in the queue."""
+    of_token = select(schema.attempt.c.run_id).where(schema.attempt.c.token == token)
+    values = {"state": RunState.QUEUED, "not_before_s": None, "updated_s": now_s(conn)}
+    conn.execute(update(schema.run).where(schema.run.c.id.in_(of_token)).values(values))
+
+
+_UNBEGUN: Final[dict[str, Any]] = dict.fromkeys(
+    ("job_id", "submit_time_s", "last_step", "failure_class", "heartbeat_s", "started_s", "ended_s")
+)
+"""The columns of an attempt that are empty before it is submitted."""
+
+
+def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[AttemptRow]:
+    """Record attempts before they are submitted, make each its run's newest, and return them in this order.
+
+    A generation that a run already has makes the transaction a StaleWrite: another process decided first.
+    """
+    if not new:
+        return []
+    zero: dict[str, Any] = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
+    insert_rows(conn, schema.attempt, [{**fields_of(attempt), **zero} for attempt in new])
+    run, row = schema.run.c, schema.attempt.c
+    of_tokens = row.token.in_({attempt.token for attempt in new})
+    for generation in {attempt.generation for attempt in new}:
+        run_ids = select(row.run_id).where(of_tokens, row.generation == generation)
+        older = and_(run.id.in_(run_ids), run.generation < generation)
+        conn.execute(update(schema.run).where(older).values(generation=generation))
+    recorded = conn.execute(select(row.run_id, row.generation, row.id).where(of_tokens))
+    ids = {(run_id, generation): attempt_id for run_id, generation, attempt_id in recorded}
+    return [AttemptRow(id=ids[one.run_id, one.generation], **fields_of(one), **zero, **_UNBEGUN) for one in new]
+
+
+def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
+    """Delete attempts that were surely not submitted, as if they had never been decided.
+
+    Their events go with them: an intent that comes to nothing in every pass would bury all others.
+    """
+    table, events = schema.attempt, schema.events
+    conn.execute(delete(events).where(events.c.attempt_id.in_(list(attempt_ids))))
+    rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
+    conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
+    run = schema.run.c
+    newest = and_(run.id == bindparam("of_run", type_=BigInteger), run.generation == bindparam("of_generation"))
+    values = {"generation": bindparam("before", type_=Integer), "state": RunState.PENDING}
+    of_rows = [{"of_run": run_id, "of_generation": newer, "before": newer - 1} for run_id, newer in rows]
+    if of_rows:
+        conn.execute(update(schema.run).where(newest).values(values), of_rows)
+
+
+def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
+    """Record the jobs of attempts, by id, that were only intended until now; return the ids of those."""
+    row, now = schema.attempt.c, database_now(conn)
+    intended = select(row.id).where(row.state == AttemptState.INTENT).with_for_update()
+    ids = [found.id for found in rows_among(conn, intended, row.id, list(job_ids))]
+    if ids:
+        values = {"job_id": bindparam("job", type_=row.job_id.type), "submit_time_s": now, "state": AttemptState.QUEUED}
+        rows = [{"of_attempt": attempt_id, "job": job_ids[attempt_id]} for attempt_id in ids]
+        conn.execute(
+            update(schema.attempt).where(row.id == bindparam("of_attempt", type_=BigInteger)).values(values), rows
+        )
+    return ids
+
+
+_DECIDES: Final = ("config_hash", "target_step", "code", "desired", "generation", "retry_epoch")
+_decides = attrgetter(*_DECIDES)
+
+RunMark = tuple[Any, ...]
+"""The columns that a decision about a run depends on; its configuration as text, which is not parsed for it."""
+
+
+def mark_of(run: RunRow) -> RunMark:
+    """Return the mark of a run."""
+    return (run.config.text if isinstance(run.config, StoredDocument) else run.config, *_decides(run))
+
+
+def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, RunMark]:
+    """Return the marks of runs of a campaign, by id.
+
+    They stay until this transaction ends: a process that records a spec changes the campaign first.
+    """
+    conn.execute(
+        select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update(key_share=True)
+    )
+    run = schema.run.c
+    query = select(run.id, cast(run.config, Text), *(run[name] for name in _DECIDES))
+    return {run_id: tuple(mark) for run_id, *mark in rows_among(conn, query, run.id, run_ids)}
+
+
+def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
+    """Return attempts by id, in the order of the ids, without those that are gone."""
+    rows = {row.id: row for row in fetch_among(conn, AttemptRow, schema.attempt, schema.attempt.c.id, attempt_ids)}
+    return [rows[attempt_id] for attempt_id in attempt_ids if attempt_id in rows]
+
+
+def lock_attempts(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, AttemptState]:
+    """Return the states of attempts, by id; nobody else changes them before this transaction ends."""
+    row = schema.attempt.c
+    query = select(row.id, row.state).with_for_update()
+    return {found.id: found.state for found in rows_among(conn, query, row.id, attempt_ids)}
+
+
+def evidences(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the evidence of attempts, by id."""
+    row = schema.attempt.c
+    rows = rows_among(conn, select(row.id, row.evidence), row.id, attempt_ids)
+    return {attempt_id: dict(evidence) for attempt_id, evidence in rows}
+
+
+def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Set columns of attempts, of each by its id to values of its own."""
+    _change(conn, schema.attempt, changes)
+
+
+def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Set columns of runs likewise, with the time of the change."""
+    now = database_now(conn)
+    _change(conn, schema.run, {run_id: {"updated_s": now, **of_run(values)} for run_id, values in changes.items()})
+
+
+def _change(conn: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row_id, values in changes.items():
+        alike[tuple(sorted(values))].append({"of_row": row_id, **values})
+    row = update(table).where(table.c.id == bindparam("of_row", type_=BigInteger))
+    for columns, rows in alike.items():
+        conn.execute(row.values({name: bindparam(name, type_=table.c[name].type) for name in columns}), rows)

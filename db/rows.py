@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -44,7 +45,7 @@ def fetch(
     limit: int | None = None,
 ) -> list[_Row]:
     """Return rows as records: a record's fields are columns of the same names."""
-    query, shared = _columns(kind, table)  # type: ignore[arg-type] # a class is hashable
+    query, names, shared = _columns(kind, table)  # type: ignore[arg-type] # a class is hashable
     query = query if condition is None else query.where(condition)
     texts: dict[str, str] = {}
     records = []
@@ -53,14 +54,46 @@ def fetch(
         for place in shared:
             if text := values[place]:
                 values[place] = texts.setdefault(text, text)
-        records.append(kind(*values))
+        records.append(kind(**dict(zip(names, values, strict=True))))
     return records
 
 
 @cache
-def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
+def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[str], list[int]]:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    return select(*(table.c[name] for name in names)), [place for place, name in enumerate(names) if name in _SAME]
+    places = [place for place, name in enumerate(names) if name in _SAME]
+    return select(*(table.c[name] for name in names)), names, places
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a record to insert."""
+    names, values = _fields(type(record))  # type: ignore[arg-type] # a class is hashable
+    return dict(zip(names, values(record), strict=True))
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[list[str], Callable[[Any], tuple[Any, ...]]]:
+    names = [field.name for field in fields(kind)]
+    return names, attrgetter(*names)
+
+
+def rows_among(
+    conn: Connection, query: Select[Any], column: ColumnElement[Any], values: Sequence[Any]
+) -> Iterator[Any]:
+    """Yield the rows of a query that have one of these values, of which there may be any number."""
+    return (row for some in pieces(values) for row in conn.execute(query.where(column.in_(some))))
+
+
+def fetch_among(
+    conn: Connection,
+    kind: type[_Row],
+    table: Table,
+    column: ColumnElement[Any],
+    values: Sequence[Any],
+    order: Sequence[ColumnElement[Any]] = (),
+) -> Iterator[_Row]:
+    """Yield those rows as records, piece by piece of the values in this order."""
+    return (row for some in pieces(values) for row in fetch(conn, kind, table, column.in_(some), order=order))
 
 
 def insert_rows(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, CursorResult, Integer, Select, and_, bindparam, case, func, select
 
 from .records import METRIC_COLUMNS
-from .rows import pieces
+from .rows import rows_among
 from .schema import NEWEST, PRESENT, attempt, events, metric_extra, run, run_latest, run_metric, step_metric
 from .states import RunState
 
@@ -194,9 +194,8 @@ def final_speeds(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> 
     query = select(run.c.id, line.tokens_per_s, line.mfu).join(run_latest, last.run_id == run.c.id)
     query = query.join(step_metric, and_(line.attempt_id == last.attempt_id, line.step > since))
     query = query.where(completed, line.tokens_per_s.is_not(None)).order_by(run.c.id)
-    silent = pieces([run_id for run_id in run_ids if run_id not in by_run])
-    rows = (row for some in silent for row in conn.execute(query.where(run.c.id.in_(some))))
-    for run_id, own in groupby(rows, itemgetter(0)):
+    silent = [run_id for run_id in run_ids if run_id not in by_run]
+    for run_id, own in groupby(rows_among(conn, query, run.c.id, silent), itemgetter(0)):
         _, tokens, mfu = zip(*own, strict=True)
         by_run[run_id] = {"tokens_per_s": median(tokens), "mfu": None if None in mfu else median(mfu)}
     return by_run

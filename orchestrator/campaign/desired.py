@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from dscampaign import __version__
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.rows import fields_of
 from dscampaign.db.states import (
     ABSENT,
     CANCELLING,
@@ -427,7 +428,7 @@ def _apply(
             message = f"continues to step {after.target_step:,}, not {row.target_step:,}"
             events.append(queries.NewEvent("longer", message, row.id))
     for row, run in change.replace:
-        values = vars(new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
+        values = fields_of(new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
         changed[row.id] = {**values, "desired": "run", "not_before_s": None}
     queries.change_runs(conn, changed)
     events += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]

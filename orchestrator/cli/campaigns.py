@@ -228,7 +228,7 @@ def prune(
         previews = [(*each, pruned) for each in wanted if (pruned := thin(opened, *each, dry_run=True)).runs]
     console.echo("\n".join(_thinning(*each) for each in previews) or "nothing to thin")
     if previews and not dry_run:
-        lines = sum(pruned.steps + pruned.figures + pruned.samples for _, _, pruned in previews)
+        lines = sum(pruned.rows for _, _, pruned in previews)
         console.confirm(f"this removes {lines:,} rows of metrics", "Remove them?", yes, "nothing was removed")
         with console.progress_shown():
             for campaign, rule, _ in previews:
@@ -237,6 +237,5 @@ def prune(
 
 
 def _thinning(campaign: CampaignRow, rule: Retention, removed: Pruned) -> str:
-    rows = {"step": removed.steps, "figure": removed.figures, "GPU sample": removed.samples}
-    parts = ", ".join(count(number, noun) for noun, number in rows.items() if number)
-    return f"{campaign.name}: {count(removed.runs, 'run')}, one step in {rule.keep_every} stays, {parts} go"
+    runs, rows = count(removed.runs, "run"), count(removed.rows, "row")
+    return f"{campaign.name}: {runs}, one step in {rule.keep_every} stays, {rows} of metrics go"

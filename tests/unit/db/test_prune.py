@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Table, delete
 
 from dscampaign.db import prune as module
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
+from dscampaign.db.schema import step_metric
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World
 from dscampaign.tests.unit.db.test_gpu_queries import counter, sampled, stepped
 
@@ -43,7 +42,7 @@ def test_one_step_in_ten_stays_beside_the_first_and_the_last(world: World) -> No
     world.write(*losses(1, 57))
     world.ingest()
     end(world, 1)
-    assert thin(world) == Pruned(runs=1, steps=57 - 7)
+    assert thin(world) == Pruned(runs=1, rows=57 - 7)
     assert steps(world) == [1, 10, 20, 30, 40, 50, 57]
 
 
@@ -72,7 +71,7 @@ def test_runs_that_ended_lately_or_go_on_stay_whole(world: World, rule: Retentio
     with world.store.read() as conn:
         now_s = world.store.now(conn)
     end(world, 1, ended_s=now_s - 60.0, state=state)
-    assert thin(world, rule) == Pruned()
+    assert thin(world, rule) == Pruned(0, 0)
     assert len(steps(world)) == 50
 
 
@@ -99,38 +98,43 @@ def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
     assert steps(world) == [1, 10, 20, 30]
 
 
-@pytest.mark.parametrize(
-    "survived", [1, 4, 8, *(pytest.param(number, marks=pytest.mark.nightly) for number in (2, 3, 5, 6, 7))]
-)
-def test_one_that_is_killed_is_finished_by_the_next(
-    survived: int, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After each of its transactions."""
+def test_one_that_is_killed_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled(world, counter([1000.0 + second for second in range(60)], lambda ts: ts))
     stepped(world, 60)
     end(world, 1)
     with world.store.read() as conn:
         before = queries.run_gpus(conn, world.run_id)
-    monkeypatch.setattr(module, "pieces", lambda items: [items[n : n + 20] for n in range(0, len(items), 20)])
-    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(Store, "write", killed_after(survived, Store.write))
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(module, "delete", interrupted_by([step_metric]))
         thin(world)
-    thin(world)
+    assert len(steps(world)) == 60
+    expected = thin(world, dry_run=True)
+    assert thin(world) == expected
     assert steps(world) == [1, 10, 20, 30, 40, 50, 60]
     with world.store.read() as conn:
         assert queries.run_gpus(conn, world.run_id) == before
         assert len(list(queries.gpu_samples(conn, 1))) == 7
+    assert thin(world) == Pruned(0, 0)
 
 
-def killed_after(transactions: int, write: Any) -> Any:
-    left = [transactions]
+def interrupted_by(last: list[Table]) -> Any:
+    """Delete from this table, and end at the next."""
 
-    @contextmanager
-    def dying(store: Store) -> Iterator[Connection]:
-        if not left[0]:
+    def interrupted(table: Table) -> Any:
+        if not last:
             raise KeyboardInterrupt
-        left[0] -= 1
-        with write(store) as conn:
-            yield conn
+        assert table is last.pop()
+        return delete(table)
 
-    return dying
+    return interrupted
+
+
+def test_a_coarser_rule_thins_what_a_finer_rule_left(world: World) -> None:
+    sampled(world, counter([1000.0 + second for second in range(61)], lambda ts: ts))
+    stepped(world, 60)
+    end(world, 1)
+    thin(world)
+    thin(world, Retention(20, 0.0))
+    assert steps(world) == [1, 20, 40, 60]
+    with world.store.read() as conn:
+        assert [sample.ts_s for sample in queries.gpu_samples(conn, 1)] == [1000.0, 1020.0, 1040.0, 1060.0]
