@@ -66,7 +66,7 @@ class Quality:
     kept_every: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MeasuredRun(RunRow):
     """A run with its figures.
 
