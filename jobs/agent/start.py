@@ -16,7 +16,7 @@ from dscampaign.files.atomic_files import create_exclusively, read_json, write_a
 from dscampaign.files.ownership import distrust, open_trusted
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import checkpoint
-from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
+from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.job_array import read_payload
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Identity, Payload
 
@@ -25,7 +25,6 @@ from .node import POLL_S, Node, Start, free_port, join
 from .search import found_before, prepare
 
 AWAY_S = 300.0  # wait so long for a checkpoint that the file system does not let read: without it steps are made again
-FILES_NAMED = 3  # changed files that an event names
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,11 @@ class Starter:
             return None
         paths = CopyPaths(Path(self._payload.code))
         try:
-            copy = paths.verify()
+            return paths.verify()
         except DamagedCopy as exc:
             with contextlib.suppress(OSError):  # the folder may be somebody else's
                 write_atomically(paths.damaged, str(exc))
             raise
-        if changed := drifted(copy):
-            names = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
-            reason = f"changed in {copy.root} since the code was copied: {names}; a relative path leads to the new ones"
-            self.tell("code_changed", reason=reason)
-        return copy
 
     def _take(self, path: Path) -> bool:
         """Take a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ class MetricSource(ABC):
 
     def __init__(self) -> None:
         self.description = ""
-        self.remarks: list[str] = []
+        self.remarks: Sequence[str] = ()
 
     @abstractmethod
     def read(self, *, last: bool) -> tuple[list[Line], bool]:

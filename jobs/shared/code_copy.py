@@ -156,14 +156,3 @@ def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path)
         return str(place) if own else str(Path(workdir, entry))
 
     return os.pathsep.join(map(copied, value.split(os.pathsep))) if value else value
-
-
-def drifted(copy: CodeCopy) -> list[str]:
-    """Files of the copy, other than Python's, that by now differ where they came from, as far as that is seen here."""
-    root, changed = Path(copy.root), []
-    for path, kept in copy.files.items() if root.is_dir() else ():
-        with contextlib.suppress(OSError):
-            if path.endswith(".py") or fingerprint(root, path) == kept:
-                continue
-        changed.append(path)
-    return changed

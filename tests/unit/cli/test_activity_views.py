@@ -131,7 +131,7 @@ def test_explain_has_one_command_for_every_state_and_failure_class(tmp_path: Pat
         ("script.speed", {"tokens_per_s": 48231.0}, "48.2k tokens/s after the warm-up"),
         ("script.speed", {"tokens_per_s": "odd"}, "speed: tokens per s odd"),
         ("script.warm_up", {"lr": 1e-4, "tags": [1]}, "warm up: lr 0.0001, tags [1]"),
-        ("script.code_changed", {"reason": "changed\nby hand"}, "changed by hand"),
+        ("script.checkpoint_older", {"reason": "older\nby hand"}, "older by hand"),
     ],
 )
 def test_events_of_a_script_are_sentences(kind: str, data: dict[str, Any], text: str) -> None:
