@@ -42,7 +42,6 @@ def main(argv: List[str]) -> None:
     if limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     _begin_guard()
-    record.config_was_read = _watch_config()
     record.heed_os_exit()
     _hide_our_frames()
     ending = {"exit": 1}  # type: Dict[str, Any]
@@ -63,7 +62,6 @@ class _Record:
     """The record of this process: while it runs, and once how it ended. A process that it forks writes none."""
 
     def __init__(self) -> None:
-        self.config_was_read = bool  # type: Callable[[], bool]
         self._groups = _Groups()
         self._ended = False
         self._folders = (
@@ -93,7 +91,6 @@ class _Record:
             # Python gives a signal that had a handler its deadly default back while it shuts down, which takes seconds.
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         how = {
-            "read_config": self.config_was_read(),
             "group": self._groups.largest(),
             "software": _software(),
             "state": "ended",
@@ -296,24 +293,6 @@ def _earlier(exc: BaseException) -> List[BaseException]:
 
 def _name(kind: type) -> str:
     return _asked(lambda: "%s.%s" % (kind.__module__, kind.__qualname__), "unknown")
-
-
-def _watch_config() -> Callable[[], bool]:
-    """Return a function that returns whether this process has opened the DeepSpeed configuration of its attempt."""
-    if os.environ.get("CAMPAIGN_TRAIN_CONFIG"):
-        return lambda: True  # the built-in trainer
-    path = os.path.realpath(os.environ.get("CAMPAIGN_DS_CONFIG") or os.devnull)
-    opened = []  # type: List[str]
-
-    def audit(event: str, args: Tuple[Any, ...]) -> None:
-        if event == "open" and not opened:
-            with suppress(Exception):
-                name = os.fsdecode(args[0])
-                if os.path.basename(name) == os.path.basename(path) and os.path.realpath(name) == path:
-                    opened.append(name)
-
-    sys.addaudithook(audit)
-    return lambda: bool(opened)
 
 
 def _open_log() -> None:

@@ -22,7 +22,7 @@ from dscampaign.orchestrator.errors import Problem
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.zero_memory import Shortage, States
 from dscampaign.orchestrator.reconcile.forecast import Basis
-from dscampaign.orchestrator.report.compare.limits import LimitCheck
+from dscampaign.orchestrator.report.compare.difference import LimitCheck
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest
 from dscampaign.orchestrator.report.measure.cost import Cost, FailedAttempt

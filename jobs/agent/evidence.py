@@ -96,8 +96,6 @@ class RankEnd(Document):
     # step, phase: the newest step that it had worked on, and its last phase, if it reported any
     step: Whole | None = None
     phase: str = ""
-    # whether it opened the DeepSpeed configuration made for it, None if it left no record of an end
-    read_config: bool | None = None
     group: Number | None = None  # ranks in the largest group that it has formed, 0 for none; None if unknown
     software: dict[str, str] | None = None  # versions of the libraries that it had loaded at its end
     state: str = ""  # "running" or "ended" in its own record

@@ -51,8 +51,6 @@ def report(
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.write import write_report
 
-        from .watch import write_until_settled
-
         opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
 
@@ -67,7 +65,12 @@ def report(
                     console.echo_err(f"{page}, and {len(others)} more files beside it")
             return results
 
-        results = write_until_settled(opened, campaign, write) if watch else write()
+        if watch:
+            from .watch import write_until_settled  # the reconciler, which takes a quarter of a second to load
+
+            results = write_until_settled(opened, campaign, write)
+        else:
+            results = write()
         console.echo_either(as_json, lambda: document_of(results), lambda page: answers_page(results, page))
         console.echo_age(opened, campaign)
 
@@ -125,8 +128,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
     """
     with needs_the_extra():
         from dscampaign.orchestrator.pages.report import comparison_page
-        from dscampaign.orchestrator.report.compare.difference import compare_operands
-        from dscampaign.orchestrator.report.compare.limits import LimitOutcome, checks, limits_of
+        from dscampaign.orchestrator.report.compare.difference import LimitOutcome, checks, compare_operands, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
 
         limits = limits_of(fail_if) if fail_if is not None else []

@@ -24,9 +24,6 @@ KILL_WAIT_S = 30.0
 GROUP = "group"
 """Where an attempt's evidence keeps how many ranks its largest group had."""
 
-READ_CONFIG = "read_config"
-"""Where an attempt's evidence keeps whether its script opened the DeepSpeed configuration."""
-
 SOFTWARE = "software"
 """Where an attempt's evidence keeps the versions of the libraries that its first rank had loaded."""
 

@@ -142,7 +142,7 @@ def curves_document(
             rows.append({"c": number, "step": step, "loss": _short(loss), "speed": _short(speed)})
             if other is not None:
                 held_out.append({"c": number, "step": step, "loss": _short(other)})
-    drawn = Curves(rows, held_out, {}, {}, {}, 0)
+    drawn = Curves(rows, held_out, {}, 0)
     return {
         "rows": {name: [row[name] for row in rows] for name in ("c", "step", "loss", "speed")},
         "held_out": {name: [row[name] for row in held_out] for name in ("c", "step", "loss")},
@@ -159,7 +159,7 @@ def curve_specs() -> Mapping[str, Any]:
     """Return Vega-Lite of the losses and the speeds along the steps, whose data and colours are set by the page."""
     looks = {str(slot): Look(slot, str(slot), str(slot), slot) for slot in range(REST + 1)}
     rows = [{"c": slot, "step": 1, "loss": 1.0, "speed": 1.0} for slot in range(len(COLOURS) + 1)]
-    curves = Curves(rows, rows[:1], {}, {}, {}, 0)
+    curves = Curves(rows, rows[:1], {}, 0)
     specs = {}
     for chart in filter(None, (charts.losses(curves, looks, ""), charts.paces(curves, looks))):
         spec = {**chart.spec, "config": _CONFIG, "datasets": {}}

@@ -8,8 +8,14 @@ from typing import Final
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, count, words
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
-from dscampaign.orchestrator.report.compare.limits import Limit, checks
+from dscampaign.orchestrator.report.compare.difference import (
+    ComparedOperands,
+    Comparison,
+    Limit,
+    checks,
+    figures,
+    verdict,
+)
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference_text, places, times

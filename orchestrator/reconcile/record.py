@@ -25,7 +25,7 @@ from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, frames_of, rank_exits
+from dscampaign.orchestrator.failures.evidence import GROUP, SOFTWARE, frames_of, rank_exits
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
@@ -213,7 +213,6 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],
         "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
         GROUP: action.ended.group,
-        READ_CONFIG: first.read_config if first else None,
         SOFTWARE: first.software if first else None,
         "nodes": [
             {

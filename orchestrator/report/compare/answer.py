@@ -13,8 +13,8 @@ from functools import cached_property, partial
 
 from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.formatting import count, duration, loss_number
-from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metric, OverRepeats
-from dscampaign.orchestrator.spec.objective import Objective
+from dscampaign.orchestrator.report.measure.metrics import METRICS, Metric, OverRepeats
+from dscampaign.orchestrator.spec.objective import HIGHER, Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
 from .conditions import Condition, circumstances, few_repeats, unlike
@@ -136,7 +136,7 @@ def _figure(lead: Objective, fit: Sequence[BaselineComparison], comparisons: Seq
     if lead is Objective.TIME_TO_LOSS:
         target = common_loss([one.condition for one in fit]) or math.nan
         of, label = partial(seconds_to_loss, target=target), f"time to a loss of {loss_number(target, 3)}"
-        return Metric(lead, of, OverRepeats.MEDIAN, duration, better=Better.LOWER, label=label)
+        return Metric(lead, of, OverRepeats.MEDIAN, duration, label=label)
     names = {Objective.SPEED: "tokens_per_s", Objective.MEMORY: "mem_reserved_gb", Objective.ENERGY: "j_per_token"}
     return METRICS[names.get(lead) or ("held_out" if comparisons[0].in_held_out else "final_loss")]
 
@@ -148,7 +148,7 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
         values = {run.repeat: figure.of(run) for run in one.condition.counted}
         known = {n: value for n, value in values.items() if value is not None and math.isfinite(value) and value > 0}
         if known and len(known) == len(values):
-            scores = {n: value if figure.better is Better.HIGHER else 1.0 / value for n, value in known.items()}
+            scores = {n: value if figure.name in HIGHER else 1.0 / value for n, value in known.items()}
             blocks = {block: scores[block[0]] for block in one.blocks}
             scored.append(replace(one, speeds=tuple(scores.values()), blocks=blocks, spent=0.0))
     return scored

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dscampaign.db.states import UNSETTLED_RUN
 from dscampaign.orchestrator.campaign.titles import Candidate, matching, titles_of, unambiguous
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .reasons import Reason, Why
 from .statistics import LEAST_REPEATS, Estimate, estimate
-
-T = TypeVar("T")
 
 ALIKE: Final = 0.02
 """Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
@@ -97,11 +96,6 @@ class Condition:
         return _software(self.runs)
 
     @property
-    def heeds_config(self) -> bool:
-        """Whether the DeepSpeed configuration made for it is known to have been read: a user's script may not."""
-        return any(not run.own_loss or run.read_config for run in self.runs)
-
-    @property
     def ranks(self) -> int:
         """How many processes train, or would."""
         return self.runs[0].world_size
@@ -115,13 +109,7 @@ class Condition:
 
     def summary(self, metric: str) -> Estimate | float | None:
         """Return a metric over the repeats, combined by the registry's rule; None if unknown."""
-        return self._summaries[metric]
-
-    @cached_property
-    def _summaries(self) -> dict[str, Estimate | float | None]:
-        return {name: self._summary(metric.of, metric.over) for name, metric in METRICS.items()}
-
-    def _summary(self, of: Callable[[MeasuredRun], float | None], over: OverRepeats) -> Estimate | float | None:
+        of, over = METRICS[metric].of, METRICS[metric].over
         runs = {OverRepeats.HIGHEST: self.runs, OverRepeats.LOSS: self.learned}.get(over, self.counted)
         values = [value for run in runs if (value := of(run)) is not None]
         if over is OverRepeats.LOSS and not all(map(math.isfinite, values)):
@@ -159,14 +147,6 @@ def losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
 def key_of(value: Any) -> str:
     """Return the same text for equal values, in any order of their fields."""
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
-    """Group items with equal keys; groups and items keep their order."""
-    groups: dict[str, list[T]] = {}
-    for item in items:
-        groups.setdefault(key_of(key(item)), []).append(item)
-    return list(groups.values())
 
 
 def unlike(one: Condition, other: Condition) -> bool:
@@ -227,8 +207,8 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     few = [one for one in conditions if len(one.learned if losses else one.counted) < LEAST_REPEATS]
     if not few:
         return None
-    if alike := [one.title for one in few if len(one.counted) >= LEAST_REPEATS]:
-        return Reason(Why.IDENTICAL, tuple(alike))
+    if identical := [one.title for one in few if len(one.counted) >= LEAST_REPEATS]:
+        return Reason(Why.IDENTICAL, tuple(identical))
     if lacking := {one.title: len(one.runs) for one in few if len(one.runs) < LEAST_REPEATS}:
         least = min(lacking.values())
         return Reason(Why.FEW_RUNS, tuple(lacking), least, unit=" run" if least == 1 else " runs")
@@ -238,7 +218,7 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
-    by_params = [sorted(group, key=lambda run: run.repeat) for group in grouped(runs, lambda run: run.params)]
+    by_params = [sorted(group, key=lambda run: run.repeat) for group in alike(runs, lambda run: key_of(run.params))]
     groups = {
         first.name.removesuffix(f"-r{first.repeat}" if first.repeat else ""): (first, *others)
         for first, *others in by_params

@@ -1,9 +1,11 @@
-"""Two conditions beside each other, with the differences of their configurations, for `campaign compare`."""
+"""Two conditions beside each other, the differences of their configurations, and limits that B is to keep."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
@@ -19,14 +21,15 @@ from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline, pairing_text
-from .conditions import ALIKE, Condition, circumstances, conditions_of, find_condition, key_of
+from .conditions import ALIKE, Condition, circumstances, conditions_of, few_repeats, find_condition, key_of
 from .ranking import infeasible
-from .statistics import Estimate
+from .statistics import Estimate, Standing
 from .wording import change, difference_text, field_text, intervals, loss_verdict
 
 MISSING: Final = "–"
 
 _USAGE: Final = "`campaign compare [NAME] A B`"
+_LIMIT: Final = re.compile(r"\s*(?:(slower)\s*=\s*([\d.]+)%|(loss)\s*=\s*([\d.]+(?:e-?\d+)?))\s*")
 
 
 @dataclass(frozen=True)
@@ -183,10 +186,72 @@ def verdict(one: Comparison) -> list[str]:
     return shown
 
 
-def loss_change(one: Comparison) -> str:
-    """Return the difference of the losses with its interval; "" if unknown."""
+class LimitOutcome(StrEnum):
+    """Whether a comparison keeps a limit; the data may be too few to decide."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most by which B may be worse than A: a part of the step time, or a difference of losses."""
+
+    measure: str
+    most: float
+    text: str
+
+
+@dataclass(frozen=True)
+class LimitCheck:
+    """A comparison beside a limit, with the evidence or the reason that the data cannot decide."""
+
+    limit: Limit
+    outcome: LimitOutcome
+    reason: str
+
+
+def limits_of(text: str) -> list[Limit]:
+    """Return the limits in the text of `--fail-if`; raise UserError if it has a mistake."""
+    limits: dict[str, Limit] = {}
+    for part in text.split(","):
+        try:
+            slower, percent, loss, nats = _LIMIT.fullmatch(part).groups()  # type: ignore[union-attr]
+            limit = Limit(slower or loss, float(percent) / 100 if percent else float(nats), part.strip())
+        except (AttributeError, ValueError) as error:
+            raise UserError(f'--fail-if: "{part}" is no limit', "such as `slower=3%,loss=0.01`") from error
+        if limits.setdefault(limit.measure, limit) is not limit:
+            raise UserError(f"--fail-if has two limits for {limit.measure}")
+    return list(limits.values())
+
+
+def checks(one: Comparison, limits: Sequence[Limit]) -> list[LimitCheck]:
+    """Compare the interval of each difference with its limit.
+
+    A limit fails if the whole interval is above it, passes if all of it is at most the limit; else it is undecided.
+    """
+    return [LimitCheck(limit, *_outcome(one, limit)) for limit in limits]
+
+
+def _outcome(one: Comparison, limit: Limit) -> tuple[LimitOutcome, str]:
     test, unit = one.result.loss, one.result.loss_unit
-    return f"{one.result.loss_is} loss {difference_text(test, unit)}{unit}" if test.difference else ""
+    doubts = list(circumstances(one.left, [one.right])) if limit.measure == "slower" else []
+    if limit.measure == "slower":
+        estimate, most = one.step_time, 1 + limit.most
+        evidence = f"{one.time_name} {change(estimate)}" if estimate else "no step was timed"
+    else:
+        estimate, most = test.difference, limit.most
+        evidence = f"{one.result.loss_is} loss {difference_text(test, unit)}{unit}" if estimate else test.reason
+        if test.verdict is Standing.WORSE and not estimate:
+            return LimitOutcome.FAILED, test.reason
+    few = few_repeats((one.left, one.right), losses=limit.measure == "loss")
+    if doubts or few or not estimate or not estimate.ends:
+        return LimitOutcome.UNDECIDED, next((doubt.text for doubt in (*doubts, few) if doubt), evidence)
+    low, high = estimate.ends
+    if low > most or high <= most:
+        return LimitOutcome.FAILED if low > most else LimitOutcome.PASSED, evidence
+    return LimitOutcome.UNDECIDED, f"{evidence}; add repeats"
 
 
 def _figures(condition: Condition) -> list[tuple[str, str]]:

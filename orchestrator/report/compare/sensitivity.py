@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, pairwise
 from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.titles import value_text
+from dscampaign.orchestrator.failures.groups import alike
 
 from .baseline import BaselineComparison, by_block, compare_losses, compare_speeds, times_as_fast
-from .conditions import grouped, key_of, unlike
+from .conditions import key_of, unlike
 from .statistics import Estimate, LossTest, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
 
@@ -105,10 +106,10 @@ def _pairs(
 ) -> Iterator[tuple[BaselineComparison, BaselineComparison]]:
     """Yield the conditions that differ in this axis alone; a label only names the other settings of a point."""
 
-    def others(one: BaselineComparison) -> Mapping[str, Any]:
-        return {name: value for name, value in one.condition.params.items() if name not in (axis, "label")}
+    def others(one: BaselineComparison) -> str:
+        return key_of({name: value for name, value in one.condition.params.items() if name not in (axis, "label")})
 
-    for group in grouped(measured, others):
+    for group in alike(measured, others):
         values: list[Any] = [one.condition.params.get(axis) for one in group]
         if all(isinstance(value, int | float) for value in values):
             yield from pairwise(sorted(group, key=lambda one: one.condition.params[axis]))

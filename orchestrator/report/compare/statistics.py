@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -91,17 +92,13 @@ class LossTest:
 
 def estimate(values: Sequence[float]) -> Estimate | None:
     """The median of the finite values; None if there are none."""
-    return _estimate(tuple(value for value in values if math.isfinite(value)))
-
-
-@lru_cache(maxsize=100_000)  # a page asks for the same in several places
-def _estimate(values: tuple[float, ...]) -> Estimate | None:
-    array = np.array(values)
-    if not array.size:
+    finite = [float(value) for value in values if math.isfinite(value)]
+    if not finite:
         return None
-    low, high = (float(array.min()), float(array.max())) if array.size >= LEAST_REPEATS else (None, None)
-    std = float(np.std(array, ddof=1)) if array.size > 1 else None
-    return Estimate(float(np.median(array)), low, high, std, int(array.size))
+    low, high = (min(finite), max(finite)) if len(finite) >= LEAST_REPEATS else (None, None)
+    mean = math.fsum(finite) / len(finite)
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in finite) / (len(finite) - 1)) if len(finite) > 1 else None
+    return Estimate(median(finite), low, high, std, len(finite))
 
 
 def ratio(
@@ -233,5 +230,7 @@ def loss_margin(baseline: Sequence[float], of_spec: float | None, *, own: bool) 
     """Return how far losses may be from the baseline's and count as equal; `own` losses are in a script's own unit."""
     if of_spec is not None:
         return of_spec
-    median = estimate(baseline) if own else None
-    return 0.003 * abs(median.value) if median else 0.0 if own else LOSS_MARGIN_NATS
+    if not own:
+        return LOSS_MARGIN_NATS
+    middle = estimate(baseline)
+    return 0.003 * abs(middle.value) if middle else 0.0

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscampaign.orchestrator.campaign.titles import titles_of
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.effects import FIELDS, LEARNING, WORK
 
-from .conditions import Condition, baseline_of, grouped, key_of, losses_of
+from .conditions import Condition, baseline_of, key_of, losses_of
 
 _WIDTH: Final = 0.2
 """Part of a run over which losses are averaged to see when they came down."""
@@ -41,7 +42,7 @@ def workloads_of(
 
     `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `of_spec`.
     """
-    groups = [_changed_alike(group) for group in grouped(conditions, _asked_work)]
+    groups = [_changed_alike(group) for group in alike(conditions, lambda one: key_of(_asked_work(one)))]
     titles = titles_of({str(place): dict(flat_fields(_asked_work(own[0]))) for place, own in enumerate(groups)})
     names = [title if len(groups) > 1 else "" for title in titles.values()]
     named_groups = zip(names, groups, strict=True)
@@ -126,8 +127,8 @@ def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     with_losses = [(run, losses) for run in own if (losses := losses_of(run))]
 
     def changes_nothing(axis: str) -> bool:
-        alike = grouped(with_losses, lambda one: [one[0].repeat, {k: v for k, v in one[0].params.items() if k != axis}])
-        several = [group for group in alike if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
+        groups = alike(with_losses, lambda one: (one[0].repeat, key_of({**one[0].params, axis: None})))
+        several = [group for group in groups if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
         return bool(several) and all(len({losses for _, losses in group}) == 1 for group in several)
 
     axes = dict.fromkeys(name for run, _ in with_losses for name in run.params if not _HOW.search(name.lower()))

@@ -20,13 +20,12 @@ class Loss:
     """Losses in nats.
 
     Attributes:
-        first, last, best: of single steps, if they are finite.
+        first, best: of single steps, if they are finite.
         final: mean over the last steps, see ``final_loss``; NaN if the newest of them was not finite.
         held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
 
     first: float | None
-    last: float | None
     best: float | None
     final: float | None
     held_out: float | None
@@ -42,15 +41,14 @@ class LossCurve:
     """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN if unknown.
 
     Attributes:
-        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone;
-            steps of warm-ups, and steps of unknown time, count as the run's median step.
+        step, seconds: optimizer steps and seconds of training so far. The seconds are of steps alone; steps of
+            warm-ups, and steps of unknown time, count as the run's median step.
         raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
         eval_step, held_out: evaluations on held-out text.
     """
 
     step: list[float]
     seconds: list[float]
-    tokens: list[float]
     raw: list[float]
     smoothed: list[float]
     eval_step: list[float]
@@ -75,16 +73,16 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
     ):
         held_out = math.nan
     if not finite.size:
-        return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
+        return Loss(None, None, math.nan if ended_at is not None else None, held_out)
     if ended_at is not None:
         final = math.nan
     elif final is None:
         final = final_loss(series.step, series.figures["loss"])
-    return Loss(float(finite[0]), float(finite[-1]), float(finite.min()), final, held_out)
+    return Loss(float(finite[0]), float(finite.min()), final, held_out)
 
 
-def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> LossCurve:
-    """Return the curve of a run's loss; its tokens are NaN if the tokens of a step are unknown."""
+def curve_of(series: Series, lines: Lines) -> LossCurve:
+    """Return the curve of a run's loss."""
     loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
     shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
     evaluated = np.flatnonzero(np.isfinite(held_out))
@@ -92,7 +90,6 @@ def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> LossC
     return LossCurve(
         step=step[shown].tolist(),
         seconds=np.cumsum(lines.steady_s())[shown].tolist(),
-        tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
         smoothed=smooth(loss, shown).tolist(),
         eval_step=step[evaluated].tolist(),

@@ -31,14 +31,6 @@ class OverRepeats(Enum):
     """The sum over those that may be compared."""
 
 
-class Better(Enum):
-    """Which of two values is preferred."""
-
-    LOWER = auto()
-    HIGHER = auto()
-    NEITHER = auto()
-
-
 @dataclass(frozen=True)
 class Metric:
     """A metric of a run.
@@ -58,7 +50,6 @@ class Metric:
     digits: Callable[[float], str]
     unit: str = ""
     scale: float = 1.0
-    better: Better = Better.NEITHER
     label: str = ""
 
     def number(self, value: float | None) -> str:
@@ -88,11 +79,11 @@ _PERCENT: Final = "{:.1%}".format
 _WHOLE_PERCENT: Final = "{:.0%}".format
 _COUNT: Final = "{:,.0f}".format
 
-_loss = partial(Metric, over=OverRepeats.LOSS, digits=loss_number, unit="nats", better=Better.LOWER)
+_loss = partial(Metric, over=OverRepeats.LOSS, digits=loss_number, unit="nats")
 _median = partial(Metric, over=OverRepeats.MEDIAN)
-_step_time = partial(_median, unit="ms", scale=1e3, better=Better.LOWER)
+_step_time = partial(_median, unit="ms", scale=1e3)
 _gpu = partial(_median, digits=_significant(3))
-_highest = partial(Metric, over=OverRepeats.HIGHEST, better=Better.LOWER)
+_highest = partial(Metric, over=OverRepeats.HIGHEST)
 _memory = partial(_highest, digits="{:.1f}".format, unit="GB")
 _sum = partial(Metric, over=OverRepeats.SUM)
 
@@ -100,43 +91,31 @@ _ALL: Final = (
     _step_time("step_s", _timed(lambda timing: timing.step_s), digits=_significant(4), label="step time"),
     _step_time("step_mean_s", _timed(lambda timing: timing.mean_s), digits=_significant(4)),
     _step_time("step_std_s", _timed(lambda timing: timing.std_s), digits=_significant(3)),
-    _step_time("step_p99_s", _timed(lambda timing: timing.quantiles_s[4]), digits=_significant(4)),
+    _step_time("step_p99_s", _timed(lambda timing: timing.p99_s), digits=_significant(4)),
     _median(
-        "tokens_per_s",
-        _timed(lambda timing: timing.tokens_per_s),
-        digits=short_number,
-        unit="tokens/s",
-        better=Better.HIGHER,
-        label="speed",
+        "tokens_per_s", _timed(lambda timing: timing.tokens_per_s), digits=short_number, unit="tokens/s", label="speed"
     ),
-    _median("samples_per_s", _samples_per_s, digits=_significant(4), better=Better.HIGHER),
-    _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER, label="MFU"),
+    _median("samples_per_s", _samples_per_s, digits=_significant(4)),
+    _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, label="MFU"),
     _loss("held_out", lambda run: run.loss.held_out, label="held-out loss"),
     _loss("first_loss", lambda run: run.loss.first),
     _loss("final_loss", lambda run: run.loss.final, label="final loss"),
     _loss("best_loss", lambda run: run.loss.best),
-    _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit="", better=Better.HIGHER),
+    _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit=""),
     _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%", label="GPU utilisation"),
     _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W", label="GPU power"),
     _gpu("gpu_power_peak_w", lambda run: run.gpus.power_peak_w, unit="W"),
     _gpu("gpu_power_avg_peak_w", lambda run: run.gpus.power_avg_peak_w, unit="W"),
     _gpu("gpu_temperature_c", lambda run: run.gpus.temperature_c, unit="°C"),
     _median("gpu_samples", lambda run: run.gpus.samples if run.gpus.names else None, digits=_significant(4)),
-    _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3, better=Better.LOWER),
-    _median(
-        "j_per_token",
-        lambda run: run.gpus.j_per_token,
-        digits=_significant(4),
-        unit="J/token",
-        better=Better.LOWER,
-        label="energy",
-    ),
+    _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3),
+    _gpu("j_per_token", lambda run: run.gpus.j_per_token, digits=_significant(4), unit="J/token", label="energy"),
     _memory("mem_allocated_gb", lambda run: run.memory.allocated),
     _memory("mem_reserved_gb", lambda run: run.memory.reserved, label="memory"),
     _memory("mem_end_gb", lambda run: run.memory.end),
     _memory("mem_peak_reserved_gb", lambda run: run.memory.peak_reserved),
     _memory("mem_device_gb", lambda run: run.memory.device),
-    _memory("mem_usable_gb", lambda run: run.memory.usable, better=Better.NEITHER),
+    _memory("mem_usable_gb", lambda run: run.memory.usable),
     _highest("mem_share", lambda run: run.memory.share, digits=_WHOLE_PERCENT),
     _memory("mem_host_gb", lambda run: run.memory.host),
     _highest("gpu_power_capped", lambda run: run.gpus.power_capped, digits=_WHOLE_PERCENT),

@@ -25,7 +25,7 @@ from dscampaign.db.records import (
 from dscampaign.db.series import Series
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.titles import codes_text
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE
+from dscampaign.orchestrator.failures.evidence import GROUP, SOFTWARE
 from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
@@ -48,8 +48,6 @@ class Quality:
 
     Attributes:
         expected, received: steps that should have been made by now, and steps that lines stand for.
-        gaps: number of steps missing between the first and the last line.
-        repeated: steps that attempts made again after a rollback.
         non_finite: losses that were not numbers.
         data_wait: share of the window in which the first rank waited for data.
         kept_every: a thinned run keeps one step of this number; 1 for other runs.
@@ -57,8 +55,6 @@ class Quality:
 
     expected: int | None
     received: int
-    gaps: int
-    repeated: int
     non_finite: int
     skipped_steps: int | None
     alloc_retries: int | None
@@ -73,7 +69,6 @@ class MeasuredRun(RunRow):
     Attributes:
         generation, code: of its attempts with the present configuration: of the newest, and oldest first.
         early: it completed before its target step.
-        read_config: whether its script opened the generated DeepSpeed configuration; None if unknown.
         group: ranks of the largest group of its newest attempt; None if unknown.
         start, speed: newest reports of the trainer on model and software, and on its speed.
         hosts: nodes of the newest attempt that ended.
@@ -90,7 +85,6 @@ class MeasuredRun(RunRow):
     """
 
     early: bool
-    read_config: bool | None
     group: int | None
     step: int | None
     tries: int
@@ -208,26 +202,22 @@ def measured_run(
     anew = [event for one in mine for kind in (STEPS_RESTARTED, STEPS_BEYOND) for event in events[one.id, kind]]
     not_taken = {event.kind: event.message for event in anew}
     lines = _lines(run, mine, series, events)
-    tokens = _tokens_per_step(run.config, lines, series)
     excluded = {one.id: event.data.get("exclude", ()) for one in attempts for event in events[one.id, SUBMITTING]}
     loaded: Mapping[str, str] = next((found for each in mine[::-1] if (found := each.evidence.get(SOFTWARE))), {})
-    received, span = int(lines.stands_for.sum()), int(lines.step[-1]) if len(series) else 0
-    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in mine if a.last_step is not None)
+    span = int(lines.step[-1]) if len(series) else 0
     alloc_retries = number(speed.get("alloc_retries"))
     measured = MeasuredRun(
         **{field.name: getattr(run, field.name) for field in fields(run)} | _of_attempts(run, mine, events),
         step=span or None,
         tries=len(attempts),
-        tokens_per_step=tokens,
+        tokens_per_step=_tokens_per_step(run.config, lines, series),
         timing=None if STEPS_RESTARTED in not_taken else timing(series, lines),
         loss=loss_of(series, thinning_of(mine[-1].evidence).get("final_loss") if mine else None),
         memory=memory_of(mine, series, sampled, memory, speed),
         gpus=gpus_of(sampled, mine),
         quality=Quality(
             expected=run.target_step if run.state == RunState.COMPLETED else (span or None),
-            received=received,
-            gaps=max(0, span - received),
-            repeated=max(0, made - max(span, received)),
+            received=int(lines.stands_for.sum()),
             non_finite=series.non_finite.get("loss", 0),
             skipped_steps=skipped_steps,
             alloc_retries=None if alloc_retries is None else int(alloc_retries),
@@ -235,7 +225,7 @@ def measured_run(
             kept_every=kept_every(attempt.evidence for attempt in mine),
         ),
         cost=Cost({}),
-        curve=curve_of(series, lines, tokens),
+        curve=curve_of(series, lines),
         start={**loaded, **start},
         speed=speed,
         failures=tuple(failed_attempts(run, attempts, excluded)),
@@ -274,7 +264,6 @@ def _of_attempts(run: RunRow, mine: Sequence[AttemptRow], events: Events) -> dic
         "generation": newest.generation if newest else 0,
         "code": codes_text(attempt.code for attempt in mine),
         "early": run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
-        "read_config": next((read for one in mine[::-1] if (read := one.evidence.get(READ_CONFIG)) is not None), None),
         "group": newest.evidence.get(GROUP) if newest else None,
         "hosts": tuple(machines),
         "machines": {host: machine for host, machine in machines.items() if machine},

@@ -30,17 +30,18 @@ class Timing:
     """A run's speed over all of its attempts, without their warm-up.
 
     Attributes:
-        step_s: median time of an optimizer step; `quantiles_s` are its 5th, 25th, 75th, 95th and 99th percentiles.
+        step_s, p99_s, mean_s, std_s: median time of an optimizer step, 99th percentile, mean and standard deviation.
         tokens_per_s: all tokens of the window by all its time, over all ranks; None if unknown.
         mfu: mean over the window's time, from 0 to 1; None if unknown.
         steps, window_s: steps that count, and their time; those of the warm-up do not.
         by_clock: the script does not report step times: they are times between lines.
         clock_error: relative error of a step's time in this case; 0 if lines have the time at which they were written.
-        std_s: standard deviation over steps.
     """
 
     step_s: float
-    quantiles_s: tuple[float, float, float, float, float]
+    p99_s: float
+    mean_s: float
+    std_s: float
     tokens_per_s: float | None
     mfu: float | None
     steps: int
@@ -49,8 +50,6 @@ class Timing:
     warm_up_s: float
     by_clock: bool
     clock_error: float = 0.0
-    mean_s: float = math.nan
-    std_s: float = math.nan
 
     @property
     def short(self) -> bool:
@@ -150,12 +149,14 @@ def timing(series: Series, lines: Lines) -> Timing | None:
     if not counts.any():
         return None
     times, weights = lines.step_s[counts], lines.stands_for[counts]
-    low, first, median, third, high, p99 = quantiles(times, weights, (0.05, 0.25, 0.5, 0.75, 0.95, 0.99))
+    median, p99 = quantiles(times, weights, (0.5, 0.99))
     warm_up = is_finite & ~counts
     mean = float(np.average(times, weights=weights))
     return Timing(
         step_s=median,
-        quantiles_s=(low, first, third, high, p99),
+        p99_s=p99,
+        mean_s=mean,
+        std_s=math.sqrt(float(np.average((times - mean) ** 2, weights=weights))),
         tokens_per_s=_over_time(_figure(series, "tokens_per_s")[counts], times * weights),
         mfu=_over_time(_figure(series, "mfu")[counts], times * weights),
         steps=int(weights.sum()),
@@ -164,8 +165,6 @@ def timing(series: Series, lines: Lines) -> Timing | None:
         warm_up_s=float(lines.spent_s[warm_up].sum()),
         by_clock=lines.by_clock,
         clock_error=lines.clock_error,
-        mean_s=mean,
-        std_s=math.sqrt(float(np.average((times - mean) ** 2, weights=weights))),
     )
 
 

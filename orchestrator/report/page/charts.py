@@ -142,8 +142,8 @@ def paces(curves: Curves, looks: Looks) -> Chart:
 
 def _of_curves(name: str, title: str, layers: Sequence[Any], looks: Looks, curves: Curves) -> Chart:
     chart, data = alt.layer(*layers).add_params(_zoom()), {"rows": curves.rows, "held_out": curves.held_out}
-    by_step = {"tokens": curves.tokens, "seconds": curves.seconds}
-    return chart_of(name, title, chart, looks, data, across=curves.across, **by_step)
+    across = {"step": "optimizer steps", "minutes": "minutes of training steps"} if curves.minutes else {}
+    return chart_of(name, title, chart, looks, data, across=across, minutes=curves.minutes)
 
 
 def _lines(curves: Curves, looks: Looks, field: str, title: str, form: str = ".4f") -> list[Any]:
@@ -203,9 +203,8 @@ def _base(data: str = "rows") -> alt.Chart:
 
 
 def _along_steps(data: str = "rows") -> alt.Chart:
-    """The same along the chosen axis; `tokens` and `seconds` hold those of a step by condition."""
-    by_time = "by === 'seconds' ? datum.step * seconds[datum.c] : datum.step"
-    base = _base(data).transform_calculate(x=f"by === 'tokens' ? datum.step * tokens[datum.c] : {by_time}")
+    """The same along the chosen axis; `minutes` holds those of a step by condition."""
+    base = _base(data).transform_calculate(x="datum.step * (by === 'minutes' ? minutes[datum.c] : 1)")
     room = alt.Scale(nice=False, padding=6)  # the last held-out loss lies at the very end
     return base.encode(alt.X("x:Q", title="optimizer steps", axis=alt.Axis(format="~s"), scale=room))
 

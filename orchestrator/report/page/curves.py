@@ -28,16 +28,13 @@ class Curves:
     Attributes:
         rows: by condition `c` and `step`, the mean `loss` over repeats, and their range `low` to `high`.
         held_out: losses on held-out text.
-        tokens, seconds: millions of tokens and minutes of a step, by the condition's number.
-        across: by name, the text of each axis that all curves can be drawn along.
+        minutes: of a step, by the condition's number; empty if it is unknown for any.
         thinned_to: points of a curve; 0 if it has all steps.
     """
 
     rows: Sequence[Mapping[str, Any]]
     held_out: Sequence[Mapping[str, Any]]
-    tokens: Mapping[int, float]
-    seconds: Mapping[int, float]
-    across: Mapping[str, str]
+    minutes: Mapping[int, float]
     thinned_to: int
 
     def domain(self, field: str = "loss") -> tuple[float, float]:
@@ -61,13 +58,9 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     drawn.sort(key=lambda condition: looks[condition.name].group != OTHERS)  # the colours above the grey
     rows = [row for condition in drawn for row in _rows(condition, looks[condition.name], points)]
     held_out = [row for condition in drawn for row in _held_out(condition, looks[condition.name])]
-    tokens = {looks[each.name].number: rate / 1e6 for each in drawn if (rate := _rate(each, "tokens"))}
-    seconds = {looks[each.name].number: rate / 60 for each in drawn if (rate := _rate(each, "seconds"))}
-    across = {"step": "optimizer steps"}
-    across |= {"tokens": "million tokens"} if len(tokens) == len(drawn) else {}
-    across |= {"seconds": "minutes of training steps"} if len(seconds) == len(drawn) else {}
+    minutes = {looks[each.name].number: _seconds_of_a_step(each) / 60 for each in drawn}
     longest = max((run.quality.received for condition in drawn for run in condition.runs), default=0)
-    return Curves(rows, held_out, tokens, seconds, across, points if longest > points else 0)
+    return Curves(rows, held_out, minutes if all(minutes.values()) else {}, points if longest > points else 0)
 
 
 def _rows(condition: Condition, look: Look, points: int) -> Iterator[Mapping[str, Any]]:
@@ -89,9 +82,9 @@ def _held_out(condition: Condition, look: Look) -> Iterator[Mapping[str, Any]]:
             yield {"c": look.number, "step": step, "loss": round(loss, 5)}
 
 
-def _rate(condition: Condition, field: str) -> float:
-    """Tokens or seconds of a step; 0 if unknown."""
-    ends = [(getattr(run.curve, field)[-1], run.curve.step[-1]) for run in condition.runs if run.curve.drawable]
+def _seconds_of_a_step(condition: Condition) -> float:
+    """Return the median over repeats; 0 if unknown."""
+    ends = [(run.curve.seconds[-1], run.curve.step[-1]) for run in condition.runs if run.curve.drawable]
     rates = [end / step for end, step in ends if step and math.isfinite(end)]
     return float(np.median(rates)) if rates else 0.0
 

@@ -9,8 +9,14 @@ from typing import Any, Final
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
 from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, pairing
-from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
-from dscampaign.orchestrator.report.compare.limits import Limit, checks
+from dscampaign.orchestrator.report.compare.difference import (
+    ComparedOperands,
+    Comparison,
+    Limit,
+    checks,
+    figures,
+    verdict,
+)
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities

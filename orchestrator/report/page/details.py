@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -23,12 +23,9 @@ ALL: Final = 99
 """A table of details shows all its columns."""
 
 
-def details(results: Results, ds_configs: Mapping[str, str]) -> Iterator[Section]:
-    """Yield the sections that a page folds; `ds_configs` has the DeepSpeed configuration by condition."""
+def details(results: Results) -> Iterator[Section]:
+    """Yield the sections that a page folds."""
     yield setup(results)
-    chosen = [one.answer.chosen or one.workload.baseline for one in results.workloads]
-    codes = tuple((one.title, ds_configs[one.name]) for one in chosen if one.name in ds_configs)
-    yield Section("DeepSpeed configuration", code=codes, folded=True)
     spec = results.campaign.spec.strip()
     yield Section("Spec", code=((f"{results.campaign.name}.yaml", spec),) if spec else (), folded=True)
     yield environment(results)

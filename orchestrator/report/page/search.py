@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import altair as alt
 
@@ -45,9 +44,8 @@ def search_found(state: SearchState, looks: Looks) -> Section:
     if ranked:
         text += " The best of many trials is best by chance, too: runs with other seeds confirm it, and comparisons"
         text += " count these alone."
-    charts = [*_history(search, state.trials, looks), *_importance(search, state.trials, looks)]
-    charts += _coordinates(search, ranked, looks)
-    return Section(title, text, tuple(charts), _table(state, ranked))
+    charts = (*_history(search, state.trials, looks), *_importance(search, state.trials, looks))
+    return Section(title, text, charts, _table(state, ranked))
 
 
 def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Table, ...]:
@@ -128,43 +126,3 @@ def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> 
     title = f"Importance of parameters for {search.objective[0]} (fANOVA, whole trials)"
     chart = bars.encode(across, up, tooltip=tooltip)
     yield chart_of("search_importance", title, chart, looks, {"rows": rows}, height=alt.Step(26))
-
-
-def _coordinates(search: SearchConfig, ranked: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
-    """Yield the parallel coordinates: a line for each trial, the best dark."""
-    keys = list(search.parameters)
-    if len(ranked) < 2 or len(keys) < 2:
-        return
-    last = len(ranked) - 1
-    rows = [
-        {"t": trial.number, "axis": short_name(key), "y": place, "rank": 1 - rank / last, "says": _says(trial)}
-        for rank, trial in list(enumerate(ranked))[::-1]
-        for key in keys
-        if (place := _place(search, key, trial.params.get(short_name(key)))) is not None
-    ]
-    ends = [
-        {"axis": short_name(key), "y": _place(search, key, value) or 0.0, "says": value_text(value)}
-        for key in keys
-        for kind, given in [search.distribution(key)]
-        for value in (given if kind == "choice" else given[:2])
-    ]
-    across = alt.X("axis:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, grid=True))
-    up = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06]))
-    shade = alt.Color("rank:Q", scale=alt.Scale(range=["#d5dbe3", "#56B4E9", "#003a63"]), legend=None)
-    thick = alt.StrokeWidth("rank:Q", scale=alt.Scale(range=[1, 2.5]), legend=None)
-    tooltip = [alt.Tooltip("says:N", title="trial")]
-    lines = data_of("rows").mark_line(opacity=0.8).encode(across, up, shade, thick, alt.Detail("t:N"), tooltip=tooltip)
-    marks = data_of("ends").mark_text(align="left", dx=5, color="#5f6368").encode(across, up, alt.Text("says:N"))
-    title = "Parameters of whole trials: a line each, the better the darker"
-    yield chart_of("search_parameters", title, alt.layer(lines, marks), looks, {"rows": rows, "ends": ends})
-
-
-def _place(search: SearchConfig, key: str, value: Any) -> float | None:
-    """Return where a value stands between the ends of its distribution, from 0 to 1."""
-    kind, given = search.distribution(key)
-    if kind == "choice":
-        return given.index(value) / (len(given) - 1) if value in given else None
-    if not isinstance(value, int | float):
-        return None
-    low, high, at = (math.log(x) if kind == "log_uniform" else x for x in (*given, value))
-    return float(at - low) / (high - low)

@@ -6,13 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from altair.utils.schemapi import debug_mode
 
-from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
 from dscampaign.orchestrator.report.compare.results import Results
@@ -37,7 +35,7 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     with debug_mode(arg=False):  # which validates each part of a chart
         first = summary(results, looks)
         sections = [first, *questions(results, looks, first)]
-    sections += details(results, rendered_configs(results))
+    sections += details(results)
     sections = [section for section in sections if not section.is_empty]
     svgs = pictures_of([chart for section in sections for chart in section.charts])
     document, figures = document_of(results), {name: f"figures/{name}.svg" for name in svgs}
@@ -63,19 +61,6 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         hint = "name a folder that you can write to"
         raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", hint) from error
-
-
-def rendered_configs(results: Results) -> dict[str, str]:
-    """By condition, the DeepSpeed configuration of its first run's newest attempt, where it was read and is there."""
-    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
-    configs = {}
-    for condition in results.conditions:
-        run = condition.runs[0]
-        if run.generation and condition.heeds_config and condition.field("engine") not in ("ddp", "fsdp2"):
-            file = paths.run(run.name).attempt(run.generation).ds_config
-            with suppress(OSError, UnicodeDecodeError):
-                configs[condition.name] = file.read_text(encoding="utf-8").rstrip()
-    return configs
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -84,7 +84,7 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
     page = (tmp_path / "report" / "report.md").read_text()
     assert "What did the search find?" in page
     assert f"{len(trials) - len(small)} infeasible" in page
-    assert [chart in page for chart in ("search_history", "search_parameters")] == [len(whole) > 1] * 2
+    assert ("search_history" in page) is (len(whole) > 1)
     for name, run in follow_ups.items():
         assert f"| {name} | completed | {run.params['rate']:.5g} |" in page
     capsys.readouterr()

@@ -119,23 +119,6 @@ def test_a_module_sees_what_python_would_show_it(place: Place) -> None:
         assert place.run(*argv).stdout == place.python(*argv).stdout != ""
 
 
-@pytest.mark.parametrize(
-    ("text", "was_read"),
-    [
-        ("import os, pathlib; pathlib.Path(os.environ['CAMPAIGN_DS_CONFIG']).read_text()", True),
-        ("import os; os.close(os.open('ds/config.json', os.O_RDONLY))", True),
-        ("import os; os.path.exists(os.environ['CAMPAIGN_DS_CONFIG']); open('config.json').close()", False),
-    ],
-)
-def test_it_is_recorded_whether_the_script_opened_its_deepspeed_configuration(
-    place: Place, text: str, was_read: bool
-) -> None:
-    own, given = place.write("config.json", "{}"), place.write("ds/config.json", "{}")
-    assert own != given
-    place.run(place.write("train.py", text), CAMPAIGN_DS_CONFIG=given)
-    assert place.record["read_config"] is was_read
-
-
 def test_versions_of_loaded_libraries_are_recorded(place: Place) -> None:
     place.write("deepspeed.py", "__version__ = '0.19.5+local'\n")
     place.write("transformers.py", "")

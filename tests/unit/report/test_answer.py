@@ -377,12 +377,6 @@ def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:
     assert why == f"the first that ran as configured; {conditions[2].title} of the spec did not"
 
 
-@pytest.mark.parametrize("opened", [None, False, True])
-def test_a_configuration_is_shown_only_if_the_script_has_read_it(planted: Plant, opened: bool | None) -> None:
-    [condition] = conditions_of([replace(run, read_config=opened) for run in planted(Planted("a", config=SCRIPT))])
-    assert condition.heeds_config is bool(opened)
-
-
 def test_identical_repeats_have_one_loss_and_three_speeds(planted: Plant) -> None:
     runs = planted(Planted("a", held_out=(3.031,) * 3), Planted("b", held_out=(3.0,) * 3))
     first = {run.params["label"]: run.curve for run in reversed(runs)}

@@ -72,7 +72,7 @@ def run_of(losses: NDArray[np.float64], step_s: float) -> Any:
     names = ("ts_s", "eval_loss", "tokens_per_s", "mfu")
     figures = {"loss": array("d", losses), "step_time_s": array("d", [step_s] * steps), **dict.fromkeys(names, nothing)}
     series = Series(array("q", range(1, steps + 1)), array("q", [1] * steps), figures, {})
-    return SimpleNamespace(curve=curve_of(series, lines_of(series, {1: 0}), 1024))
+    return SimpleNamespace(curve=curve_of(series, lines_of(series, {1: 0})))
 
 
 CURVES = {

@@ -11,8 +11,7 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, ExitCode, UserError
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.difference import compare_operands
-from dscampaign.orchestrator.report.compare.limits import limits_of
+from dscampaign.orchestrator.report.compare.difference import compare_operands, limits_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore
 
