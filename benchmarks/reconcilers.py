@@ -26,7 +26,8 @@ from sqlalchemy import text
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
-from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.desired import record
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.tests.support.postgres import PostgresServer

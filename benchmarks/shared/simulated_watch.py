@@ -28,7 +28,8 @@ from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payloads_file
-from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.desired import record
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.cli.watch import watch_passes
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.tests.support.spec_files import load_spec

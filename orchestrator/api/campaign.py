@@ -14,7 +14,6 @@ from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
-from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.documents import CampaignDetails, RunDetails, campaign_details, run_details
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, StrPath, locate
 from dscampaign.orchestrator.campaign.plan import Plan, make_plan
@@ -26,6 +25,7 @@ from dscampaign.orchestrator.campaign.status import (
     with_final_figures,
     with_titles,
 )
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.spec.objective import Objective

@@ -13,10 +13,11 @@ from pydantic_core import to_jsonable_python
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.files.private_files import make_private
-from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.gpu_hours import GpuHours
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.commands import overridden
 from dscampaign.orchestrator.doctor.check_slurm import Preflight
 from dscampaign.orchestrator.doctor.option_checks import OptionChecks

@@ -22,7 +22,7 @@ from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, answering_within
-from dscampaign.orchestrator.formatting import count, figure, html_table, some, words
+from dscampaign.orchestrator.formatting import count, figure, html_table, words
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
@@ -37,9 +37,10 @@ from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
 from .code_copies import Code, describe, has_code
-from .desired import Submission, spec_diff
-from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
+from .desired import spec_diff
+from .diff import SpecDiff, as_kept, changes, unchanged
 from .gpu_hours import GpuHours, Jobs, ToRun, hours_of, jobs_of
+from .submission import Submission
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.actions import Submit
@@ -171,8 +172,6 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     noted = (*remarks(submission.spec), *_unseeded(submission.spec, different))
     if any(item.starts and item.config and item.config.slurm.runs_per_job == AUTO and not item.likely for item in runs):
         notes.append("`runs_per_job: auto` cannot join all runs in jobs: how long they take is not known yet")
-    if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
-        notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     later = 0

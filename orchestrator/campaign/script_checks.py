@@ -21,7 +21,7 @@ from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.yaml_source import load
 
 from .code_copies import Code
-from .desired import Submission
+from .submission import Submission
 
 _VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
 _SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})

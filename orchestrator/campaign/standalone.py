@@ -19,7 +19,7 @@ from dscampaign.orchestrator.executors.setup_lines import python_chosen
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.sbatch import Value, prologue, render
 
-from .desired import Submission
+from .submission import Submission
 
 _OF_AN_AGENT: Final = frozenset({"CAMPAIGN_AGENT_PID", "CAMPAIGN_VISIBLE_DEVICES"})
 _END: Final = "END_OF_FILE"

@@ -23,7 +23,7 @@ from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 from .console import echo, echo_err, echo_json, echo_page, json_option, page_for, progress_shown, store_options, verb
 
 if TYPE_CHECKING:
-    from dscampaign.orchestrator.campaign.desired import Submission
+    from dscampaign.orchestrator.campaign.submission import Submission
     from dscampaign.orchestrator.spec.expand import Run
 
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))

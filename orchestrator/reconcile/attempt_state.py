@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.jobs.agent.evidence import NO_WORKDIR
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.pending_reason import waits_because, waits_for_turn
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -96,21 +95,15 @@ def follow_attempt(
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
-    row, before = attempt.row, Absence.of(attempt.row)
+    row = attempt.row
     place = "this machine" if row.executor == "local" else "Slurm"
-    job = f"job {row.job_id}" if row.job_id else "the job of this run"
     if attempt.rivals:
         jobs = " and ".join(attempt.rivals)
         return f"{place} has jobs {jobs} for this run; waiting until its claim distinguishes them"
-    if before and snapshot.complete and not attempt.complete and attempt.signs != before.signs:
-        return f"{place} does not know {job}, but its agents are alive"
-    until = clock_time(_deadline_s(attempt, snapshot))
-    if _elsewhere(attempt, snapshot):
-        text = f"{row.job_id or 'its process'} is another machine's, and only seen there"
-        return f"{text}; without a sign of life it counts as lost at {until}"
-    if not snapshot.complete and not attempt.complete:
+    job = f"job {row.job_id}" if row.job_id else "the job of this run"
+    if not (snapshot.complete or attempt.complete or _elsewhere(attempt, snapshot)):
         return f"squeue does not show {job}, and sacct does not answer: waiting for it"
-    return f"{place} does not know {job}; waiting for it until {until}"
+    return f"{place} does not know {job}; waiting for it until {clock_time(_deadline_s(attempt, snapshot))}"
 
 
 def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
@@ -248,8 +241,6 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
         verdict = Verdict(FailureClass.CANCELLED if left_queue else FailureClass.LOST, who, rule="slurm-state")
-    elif verdict.rule == NO_WORKDIR and snapshot.workdir_away:
-        verdict = replace(verdict, host="")  # no machine has it
     if start and start.micro_batch not in (None, row.micro_batch):  # a `Resize` came too late
         row = replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
     finish = Finish(row, verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)

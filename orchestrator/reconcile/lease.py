@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -152,11 +152,9 @@ class FencedWriter:
         with self.write() as conn:
             queries.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
 
-    def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
+    def event(self, conn: Connection, kind: str, message: str, row: AttemptRow) -> None:
         """Add an event about an attempt."""
-        queries.add_event(
-            conn, self.campaign_id, kind, message, run_id=row.run_id, attempt_id=row.id, data=data and dict(data)
-        )
+        queries.add_event(conn, self.campaign_id, kind, message, run_id=row.run_id, attempt_id=row.id)
 
     def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str, rule: str = "") -> None:
         """End an attempt that no job has run or ever will."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -152,17 +151,14 @@ class Reconciler:
         later = {run_of(action) for action in decided if isinstance(action, Finish)} & drained.unread
         actions = [action for action in decided if run_of(action) not in later]
         actions = [a for a in actions if not (isinstance(a, Submit) and a.run.id in recalled.waiting)]
-        if away := _away(snapshot.workdir_away, actions):
-            actions = [action for action in actions if not isinstance(action, Submit)]
         passing = {action.run_id for action in decided if isinstance(action, SetAside) and action.passing}
         fresh = _fresh(snapshot)  # those that cannot begin although there is room make room for those behind them
         self._skipped = self._skipped + len(passing & fresh) if snapshot.more and fresh else 0
         ends = [action for action in actions if isinstance(action, Finish)]
         self._require_unchanged(folder_id, ends)
         acted = act(actions, writer, self._executor, self.paths)
-        troubles = [*filter(None, (recalled.trouble, trouble, away)), *acted]
         drain(writer, [end.attempt.id for end in self._with_folder(ends)], drained)
-        troubles = [*drained.troubles, *troubles]
+        troubles = [*drained.troubles, *filter(None, (recalled.trouble, trouble)), *acted]
         if not troubles:
             drained_s = before.drained_s if drained.unread else stored.now_s
             self._before = _Before(writer.epoch, drained_s=drained_s, ledgers=stored.ledgers)
@@ -248,13 +244,6 @@ class Reconciler:
 def _fresh(snapshot: Snapshot) -> set[int]:
     runs = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
     return {run.id for run in runs if run.state is RunState.PENDING and not run.generation}
-
-
-def _away(workdir: str, actions: Sequence[Action]) -> Unreachable | None:
-    if not (workdir and any(isinstance(action, Submit) for action in actions)):
-        return None
-    hint = f"runs start when it is back; if it was moved, leave a link in its place: `ln -s NEW {shlex.quote(workdir)}`"
-    return Unreachable(f"{workdir}, where the training starts, is unavailable", hint)
 
 
 def _has_appeared(finish: Finish) -> bool:

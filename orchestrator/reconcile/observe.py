@@ -85,7 +85,6 @@ def observe(
         # no other could be read: it is the folder
         message = f"the shared folder cannot be read: {failed[0]}"
         raise Unreachable(message, "the next pass tries again", about="not readable") from failed[0]
-    origin = Origin.of(stored.campaign.provenance)
     snapshot = Snapshot(
         **{each.name: getattr(stored, each.name) for each in fields(StoreState)},
         runs=views,
@@ -99,8 +98,7 @@ def observe(
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
         user=executor.user,
-        missing=tuple(origin.missing(os.environ)),
-        workdir_away=origin.away,
+        missing=tuple(Origin.of(stored.campaign.provenance).missing(os.environ)),
         damaged=_damaged(stored, paths),
         queue=queue,
     )

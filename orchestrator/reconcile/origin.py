@@ -5,7 +5,6 @@ Names of variables alone decide which of them matter, and are missing in this pr
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,25 +26,17 @@ class Origin:
     workdir: str = ""  # folder in which agents and ranks start; "" if unknown
     python: str = ""  # the interpreter that runs the training if the spec names none; "" if unknown
     variables: tuple[str, ...] = ()  # names of the variables of that shell that matter, see `that_matter`
-    spec: str = ""  # the spec file; "" if unknown
 
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:
         """Return the stored record."""
         variables = tuple(name for name in provenance.get("variables", ()) if not of_another_process(name))
-        return cls(variables=variables, **{name: provenance.get(name, "") for name in ("workdir", "python", "spec")})
+        return cls(variables=variables, **{name: provenance.get(name, "") for name in ("workdir", "python")})
 
     @property
     def interpreter(self) -> str:
         """The recorded Python; "" if it is gone, as after an environment was made anew elsewhere."""
         return self.python if Path(self.python).is_file() else ""
-
-    @property
-    def away(self) -> str:
-        """The folder beside the spec in which attempts start, if it is not here though `submit` saw it; else ""."""
-        folder = Path(self.workdir)
-        beside_spec = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
-        return self.workdir if beside_spec and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises
 
     def missing(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables that an attempt would lack if this process submitted it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -226,15 +226,6 @@ def _evidence(action: Finish) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Activity:
-    """The phase of an attempt, since when by the store's clock, and its nodes: for people, it decides nothing."""
-
-    phase: str
-    phase_since_s: float | None
-    node_list: str
-
-
 def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     """Record changed activities, and changed reasons of runs in the queue."""
     if snapshot.queue.news:
@@ -245,24 +236,24 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))
             alive = {row_id for row_id, state in states.items() if state in ACTIVE_ATTEMPT}
-            queries.change_attempts(conn, {row_id: vars(now) for row_id, now in changed.items() if row_id in alive})
+            queries.change_attempts(conn, {row_id: now for row_id, now in changed.items() if row_id in alive})
 
 
-def activities(snapshot: Snapshot) -> dict[int, Activity]:
-    """Return the changed activities of attempts that may still run, by id."""
-    changed: dict[int, Activity] = {}
+def activities(snapshot: Snapshot) -> dict[int, dict[str, Any]]:
+    """Return the changed phases and nodes of attempts that may still run, by id: for people, they decide nothing."""
+    changed: dict[int, dict[str, Any]] = {}
     for attempt in (view.latest for view in snapshot.runs):
         now = _activity(attempt, snapshot.now_s) if attempt and attempt.active else None
-        if attempt and now and (now.phase, now.node_list) != (attempt.row.phase, attempt.row.node_list):
+        if attempt and now and (now["phase"], now["node_list"]) != (attempt.row.phase, attempt.row.node_list):
             changed[attempt.row.id] = now
     return changed
 
 
-def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
+def _activity(attempt: AttemptView, now_s: float) -> dict[str, Any] | None:
     """The slowest rank counts; None if the executor does not show the job."""
     row, job = attempt.row, attempt.job
     if job is None or job.pending or job.cancelled_in_queue:
-        return Activity("", None, "") if job else None
+        return {"phase": "", "phase_since_s": None, "node_list": ""} if job else None
     slowest = min(attempt.heartbeats, key=lambda beat: beat.step, default=None)
     phase, for_s = (slowest.phase, slowest.phase_s or 0.0) if slowest else (QUIET_START, 0.0)
     if phase == QUIET_START and (row.last_step or 0) > (row.start_step or 0):
@@ -271,4 +262,5 @@ def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
         phase, for_s = SUSPENDED, 0.0
     if attempt.complete or job.terminal or job.state == "COMPLETING":
         phase, for_s = ENDING, 0.0
-    return Activity(phase, row.phase_since_s if phase == row.phase else now_s - for_s, job.nodes or row.node_list)
+    since_s = row.phase_since_s if phase == row.phase else now_s - for_s
+    return {"phase": phase, "phase_since_s": since_s, "node_list": job.nodes or row.node_list}

@@ -111,16 +111,13 @@ def _again(
 
 
 def _held(view: RunView, last: EndedAttempt) -> str:
-    interval = view.config.train.checkpoint_every
-    hint = "set train.checkpoint_every" if interval is None else "lower train.checkpoint_every"
+    hint = "set or lower train.checkpoint_every"
     if view.config.command:
         hint = "let the script resume from checkpoints of its own"
     if last.kind in _OUT_OF_TIME and view.config.executor == "slurm":
         hint += ", or raise slurm.time"
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
-    if last.kind is FailureClass.CRASH:  # fix the crash, not the checkpoint interval
-        return f"{last.with_hint} · {ended}; fix it, or {hint}, then retry the run"
-    return f"{ended}; {hint}, then retry the run (last: {last.reason})"
+    return f"{last.with_hint} · {ended}; {hint}, then retry the run"
 
 
 def _submit(

@@ -247,7 +247,6 @@ class Snapshot(StoreState):
     storage: str | None = None  # why the campaign's folder cannot be written, "" if it can; None if not tested
     user: int = 0  # number of the user as whom jobs run
     missing: tuple[str, ...] = ()  # variables of the submitting shell that this process lacks
-    workdir_away: str = ""  # the folder in which attempts start, if it is away on this machine too; else ""
     damaged: Mapping[str, str] = field(default_factory=dict)  # by hash, why a copy of code cannot be used
     broken: tuple[BrokenRun, ...] = ()  # the runs that cannot be read; they are not among ``runs``
     # runs that wait there and need no look; they are not among ``runs``, nor are those that are done

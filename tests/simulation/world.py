@@ -25,6 +25,7 @@ from dscampaign.jobs.agent import shared_folder, start
 from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
@@ -119,7 +120,7 @@ class World:
         self._folder = in_memory()
         self.dir = Path(self._folder.name)
         self._patch = pytest.MonkeyPatch()
-        self._spec, self._submissions = spec, dict[tuple[int, ...], campaigns.Submission]()
+        self._spec, self._submissions = spec, dict[tuple[int, ...], Submission]()
         self._axis = "depth" if "command" in spec else "train.seed"
         self.store, self.clock = store, clock
         self.clock.begin(error_s, nodes_error_s)
@@ -278,7 +279,7 @@ class World:
         )  # another host, whose processes cannot be seen from here
         return leader
 
-    def _submission(self, depths: tuple[int, ...]) -> campaigns.Submission:
+    def _submission(self, depths: tuple[int, ...]) -> Submission:
         if depths not in self._submissions:
             path = self.dir / "spec.yaml"
             matrix = {} if self.searches else {"matrix": {self._axis: list(depths)}}
@@ -286,7 +287,7 @@ class World:
             for name in ("train.py", "text.txt"):
                 (self.dir / name).write_text("text")
             spec, runs = load_runs(path)
-            self._submissions[depths] = campaigns.Submission(spec, path.read_text(), runs, self.dir, path)
+            self._submissions[depths] = Submission(spec, path.read_text(), runs, self.dir, path)
         return self._submissions[depths]
 
 

@@ -13,6 +13,7 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.orchestrator.report.measure.load import figures_of
 from dscampaign.tests.support import REPOSITORY
@@ -66,7 +67,7 @@ def open_store(url: str) -> Store:
 def submit(spec: Path, folder: Path, store: Store) -> CampaignRow:
     """Records what a spec desires."""
     read, runs = load_runs(spec)
-    return campaigns.record(store, campaigns.Submission(read, spec.read_text(), runs, folder, spec))
+    return campaigns.record(store, Submission(read, spec.read_text(), runs, folder, spec))
 
 
 def observe(store: Store, campaign: CampaignRow) -> Observed:

@@ -21,6 +21,7 @@ from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView, WaitedJob
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.reconcile.search import Measure
@@ -114,14 +115,14 @@ class World:
     def paths(self) -> CampaignPaths:
         return CampaignPaths(self.folder, self.name)
 
-    def submission(self, **changes: Any) -> campaigns.Submission:
+    def submission(self, **changes: Any) -> Submission:
         """The spec, with these fields replaced."""
         path = self.folder / "spec.yaml"
         path.write_text(json.dumps({**SPEC, **changes}))
         (self.folder / "train.py").touch()
         (self.folder / "train.py").chmod(0o644)
         spec, runs = load_runs(path)
-        return campaigns.Submission(spec, path.read_text(), runs, self.folder, path)
+        return Submission(spec, path.read_text(), runs, self.folder, path)
 
     def record(self, **changes: Any) -> CampaignRow:
         return campaigns.record(self.store, self.submission(**changes))

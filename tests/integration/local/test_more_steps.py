@@ -9,8 +9,8 @@ import pytest
 
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.tests.support.campaigns import TEXT, open_store, run_to_end, submit
 from dscampaign.tests.support.spec_files import load_runs

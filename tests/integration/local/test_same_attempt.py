@@ -18,10 +18,10 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.pages.actions import action_lines
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.pages.status import status_page
 from dscampaign.orchestrator.pages.text import Page
-from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
@@ -84,11 +84,11 @@ class Project:
         spec |= {"matrix": {"command": [command.split() for command in commands]}, **values}
         return submit(self.write("spec.yaml", yaml.safe_dump(spec)), self.dir, self.store)
 
-    def submission(self) -> desired.Submission:
+    def submission(self) -> Submission:
         """The same spec once more."""
         spec = self.folder / "spec.yaml"
         read = load_spec(spec)
-        return desired.Submission(read, spec.read_text(), expand(read), self.dir, spec)
+        return Submission(read, spec.read_text(), expand(read), self.dir, spec)
 
     def settle(self, campaign: CampaignRow) -> Observed:
         reconciler = Reconciler(self.store, campaign)
@@ -281,32 +281,6 @@ def test_a_run_that_is_retried_goes_on_without_a_variable(project: Project, monk
     monkeypatch.delenv("HF_HOME")
     assert set(project.settle(campaign).states().values()) == {RunState.HELD}
     desired.retry(project.store, campaign, None)
-    assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
-
-
-def test_a_folder_that_is_away_is_waited_for(
-    project: Project, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write("train.py", "from said import saw\nsaw()\n")
-    campaign = project.submit("train.py")
-    project.first_attempts(campaign)
-    monkeypatch.chdir(elsewhere)
-    away = project.folder.rename(elsewhere / "away")
-    reconciler = Reconciler(project.store, campaign)
-    passes: list[Pass] = []
-
-    def troubled() -> bool:  # once the first attempt's process is gone too
-        passes.append(reconciler.run_pass())
-        return bool(passes[-1].troubles)
-
-    wait_until(troubled, "a pass that finds the folder away")
-    reconciler.close()
-    seen = passes[-1]
-    after = {run.run_id: run for run in read_status(project.store, campaign).runs}
-    said = "\n".join([*action_lines(seen, after, Page()), *(str(trouble) for trouble in seen.troubles)])
-    assert "submitted as" not in said
-    assert f"{project.folder}, where the training starts, is unavailable" in said
-    away.rename(project.folder)
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 
 

@@ -12,6 +12,7 @@ from dscampaign.db import queries
 from dscampaign.db.states import ABSENT, REMOVED, Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.plan import make_plan
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.tests.support.world_on_disk import SPEC, World, make_world
@@ -75,7 +76,7 @@ def test_an_experiment_that_failed_may_be_another_one(world: World) -> None:
 
 def test_a_campaign_stays_where_it_is(world: World, tmp_path: Path) -> None:
     world.record()
-    elsewhere = campaigns.Submission(**{**vars(world.submission()), "dir": tmp_path / "other"})
+    elsewhere = Submission(**{**vars(world.submission()), "dir": tmp_path / "other"})
     with pytest.raises(UserError, match="lives in") as caught:
         campaigns.record(world.store, elsewhere)
     assert f"--dir {world.folder}" in (caught.value.hint or "")

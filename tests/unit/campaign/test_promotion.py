@@ -10,8 +10,9 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.promotion import Promotion, promote
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.tests.support.spec_files import load_runs
 

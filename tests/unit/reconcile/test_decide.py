@@ -277,16 +277,13 @@ def test_preemptions_with_progress_go_on_for_ever() -> None:
     assert after(*past, checkpoint_step=300)[0] is not None
 
 
-@pytest.mark.parametrize(
-    ("every", "hint"), [(None, "set train.checkpoint_every"), (50, "lower train.checkpoint_every")]
-)
-def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> None:
+def test_three_attempts_from_one_step_are_held() -> None:
     past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
-    submit, change = after(*past, checkpoint_every=every, checkpoint_step=20)
+    submit, change = after(*past, checkpoint_every=50, checkpoint_step=20)
     assert submit is None
     assert change is not None
     assert change.state is RunState.HELD
-    assert hint in change.reason
+    assert "set or lower train.checkpoint_every" in change.reason
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,7 @@ def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
     past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
     _, change = after(*past)
     assert change is not None
-    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; fix it, or ")
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; ")
 
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:

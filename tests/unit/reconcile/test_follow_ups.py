@@ -12,7 +12,7 @@ from dscampaign.db.states import RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.campaign import desired
-from dscampaign.orchestrator.campaign.desired import Submission
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.reconcile.follow_ups import follow
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
