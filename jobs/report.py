@@ -44,7 +44,7 @@ def report(step: int, **values: SupportsFloat) -> None:
         _refuse("step", "step %d is not reported: steps count from 1" % step)
         return
     if _record is not None:
-        _record.reached(step, None)
+        _record.reached(step)
     if _spool is not None:
         line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
         for name, value in values.items():
@@ -55,7 +55,7 @@ def report(step: int, **values: SupportsFloat) -> None:
         _spool.write(line)
 
 
-def progress(step: int, busy_s: Optional[float] = None) -> None:
+def progress(step: int) -> None:
     """Record the progress of this rank; ``report`` does so too, for a script that calls it on all ranks.
 
     Call it when the rank has done its own share of the step and begins to wait for the others: then the rank that they
@@ -63,11 +63,9 @@ def progress(step: int, busy_s: Optional[float] = None) -> None:
 
     Args:
         step: the newest step that this rank has worked on.
-        busy_s: how long this rank computed in a step before it had to wait for others, in seconds. Ranks that need
-            longer than the rest are named as stragglers.
     """
     if _record is not None:
-        _record.reached(step, busy_s)
+        _record.reached(step)
 
 
 def phase(name: str) -> "_Phase":
@@ -189,7 +187,7 @@ class _Record(_File):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, 0)
-        self._step, self._busy_ms = 0, 0.0
+        self._step = 0
         self.phase = "start"
         if not self._opened.st_size:  # else a worker of this rank imports us, and is not the rank
             self._write()
@@ -200,16 +198,14 @@ class _Record(_File):
         self.phase = "".join(c if c.isalnum() else "_" for c in name[:32]).encode("ascii", "replace").decode()
         self._write()
 
-    def reached(self, step: int, busy_s: Optional[float]) -> None:
+    def reached(self, step: int) -> None:
         self._step = int(step)
-        if busy_s is not None:
-            self._busy_ms = busy_s * 1e3
         if self.phase == "start":
             self.phase = UNSAID
         self._write()
 
     def _write(self) -> None:
-        line = '{"step": %d, "phase": "%s", "busy_ms": %.3f}' % (self._step, self.phase, self._busy_ms)
+        line = '{"step": %d, "phase": "%s"}' % (self._step, self.phase)
         try:  # contextlib.suppress costs as much as the write
             os.pwrite(self.descriptor(), line.ljust(RECORD_SIZE - 1).encode() + b"\n", 0)
         except OSError:

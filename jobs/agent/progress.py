@@ -8,7 +8,6 @@ import os
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,6 @@ HUNG_S = 1800.0
 
 PAUSE_S = 10.0  # seconds between two looks that pass only if the job was suspended: the agent looks twice a second
 RECORD_BYTES = 1024  # more than a rank's record has
-WINDOW = 32  # steps, as they happen to be seen, over which a rank's busy time is judged
 QUIET_START = "start"
 
 
@@ -39,9 +37,6 @@ class RankProgress:
 
     step: Whole
     phase: str
-    # median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown
-    busy_ms: float = 0.0
-    samples: Whole = 0  # number of steps in that median
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,6 @@ class RankWatch:
         self.variables = {DIR_VARIABLE: ""}
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
-        self._busy_ms: dict[int, deque[float]] = {}
         self._changed_s = self._looked_s = self._opened_s = time.monotonic()
         self._entered_s: dict[int, float] = {}
         self._closed = threading.Event()
@@ -122,11 +116,7 @@ class RankWatch:
 
     def heartbeat(self, host: str) -> Heartbeat:
         """Return the present heartbeat."""
-        ranks = dict[int, RankProgress]()
-        for rank, progress in self._now.items():
-            busy_ms = sorted(self._busy_ms.get(rank, ()))
-            median_ms = busy_ms[len(busy_ms) // 2] if busy_ms else 0.0
-            ranks[rank] = replace(progress, busy_ms=round(median_ms, 3), samples=len(busy_ms))
+        ranks = dict(self._now)
         slowest = min(ranks, key=lambda rank: ranks[rank].step, default=None)
         entered_s = self._opened_s if slowest is None else self._entered_s[slowest]
         return Heartbeat(
@@ -158,5 +148,3 @@ class RankWatch:
         before, self._now[rank] = self._now.get(rank), now
         if before is None or before.phase != now.phase:
             self._entered_s[rank] = time.monotonic()
-        if now.busy_ms and (before is None or now.step != before.step):
-            self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(now.busy_ms)

@@ -112,7 +112,6 @@ class _Pending:
     extra: dict[str, float]
     begin: _Mark
     end: _Mark
-    share: tuple[_Mark, _Mark] | None
     waited_s: float
 
 
@@ -129,8 +128,7 @@ class Meter:
         self._pending: _Pending | None = None
         self._begin = _Mark(device)
         self._printed_s = -math.inf
-        self._share: tuple[_Mark, _Mark] | None = None
-        self._busy_s: float | None = None
+        self._shared = False  # whether this rank has done its own part of the present step
         self._waited_s = 0.0
         self._retries = 0
         self._peak_restarted = False
@@ -149,18 +147,14 @@ class Meter:
 
     @contextmanager
     def own_share(self, step: int) -> Iterator[None]:
-        """Enclose a forward pass; time the first of each step and report it to the agent.
+        """Enclose a forward pass; report the first of each step to the agent.
 
-        Until then a rank waits for no other, unless ZeRO 3 gathers weights or ranks share samples: then the time is
-        not the rank's own.
+        The rank that all wait for is then a step behind the others.
         """
-        if self._share is not None:
-            yield
-            return
-        begin = _Mark(self._device)
         yield
-        self._share = (begin, _Mark(self._device))
-        report.progress(step, self._busy_s)
+        if not self._shared:
+            self._shared = True
+            report.progress(step)
 
     def add(self, loss: Tensor) -> None:
         """Add a micro-batch's mean loss (all micro-batches have the same number of tokens)."""
@@ -181,8 +175,8 @@ class Meter:
         rows = _to_host(_gather(row))
         end = _Mark(self._device)
         before, has_norm = self._pending, norm is not None
-        self._pending = _Pending(step, lr, rows, has_norm, extra, self._begin, end, self._share, self._waited_s)
-        self._begin, self._share, self._waited_s = end, None, 0.0
+        self._pending = _Pending(step, lr, rows, has_norm, extra, self._begin, end, self._waited_s)
+        self._begin, self._shared, self._waited_s = end, False, 0.0
         if step - self._steps.start + 1 == self._warm_up:
             self._peak_restarted = memory.restart_peak(self._device)
         self._read(before)
@@ -213,9 +207,6 @@ class Meter:
         if pending is None:
             return
         time_s = pending.end.seconds_since(pending.begin)
-        waits = self._config.zero_stage == 3 or self._config.engine == "fsdp2" or self._config.ranks_per_sample > 1
-        if pending.share and not waits:
-            self._busy_s = pending.share[1].seconds_since(pending.share[0])
         if pending.step not in profiled_steps(self._config):
             self._speed.add(time_s, pending.waited_s)
             self._spent_s, self._spent_steps = self._spent_s + time_s, self._spent_steps + 1

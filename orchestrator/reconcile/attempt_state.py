@@ -25,7 +25,6 @@ repeat finished work costs more."""
 # Kinds of notes, and keys of an attempt's evidence.
 HANG = "hang"
 PRUNED = "pruned"
-STRAGGLER = "straggler"
 UNWRITABLE = "unwritable"
 _UNWANTED = "cancelled by you"
 _REPLACED = "replaced while it waited: the spec now requests another job"
@@ -161,8 +160,6 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
     hang = health.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits)
     if hang and HANG not in row.evidence:
         yield Note(row, HANG, hang)
-    if STRAGGLER not in row.evidence and (slow := health.stragglers(attempt.heartbeats)):
-        yield Note(row, STRAGGLER, slow)
 
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:

@@ -1,4 +1,4 @@
-"""Judges running attempts: do they hang, are they hopeless by the spec's bounds, which ranks are stragglers? Pure."""
+"""Judges running attempts: do they hang, are they hopeless by the spec's bounds? Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ _MOST_OF_A_LINE: Final = LEAST_STEPS // 2
 KNOWN_STEPS: Final = 20  # steps whose time must be known before a step counts as long
 FEW_STEPS_FACTOR: Final = 6  # how many times longer to wait while fewer are known: an hour unless the spec sets it
 TRAINING: Final = "train"  # the only phase in which a long time without a step means anything
-STRAGGLES: Final = 1.3
-"""How much longer than the median rank a straggler computes. Ranks of one model on like GPUs differ
-by a few percent; a GPU that throttles or shares its node with somebody loses a third and more."""
-
-LEAST_SAMPLES: Final = 16
-STRAGGLER_EXCESS_MS: Final = 2.0  # ignores the scheduler's share of a process's time
 NAMED_RANKS: Final = 8
 
 
@@ -53,16 +47,6 @@ def hang(
     stuck = f"{', '.join(behind[:NAMED_RANKS])}{more} {are} stuck at step {steps[0]}" if steps else "no rank reports"
     others = f", the others at {steps[-1]}" if len(steps) > 1 else ""
     return f"no step for {idle_s:.0f} s (p99 of a step: {p99_step_s:.2g} s); {stuck}{others}"
-
-
-def stragglers(heartbeats: Sequence[Heartbeat]) -> str:
-    """Name the ranks that compute longer than the median rank before they wait for the others; "" for none."""
-    measured = [(name, progress.busy_ms) for name, progress in _ranks(heartbeats) if progress.samples >= LEAST_SAMPLES]
-    usual_ms = statistics.median_low([busy_ms for _, busy_ms in measured]) if len(measured) > 1 else 0.0
-    most_ms = max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
-    slow = sorted((busy_ms / max(usual_ms, 1e-3), name) for name, busy_ms in measured if busy_ms > most_ms)
-    names = ", ".join(f"{name} computes {ratio:.1f} times as long" for ratio, name in reversed(slow))
-    return f"{names} as the median rank" if names and len(measured) > 1 else ""
 
 
 def _ranks(heartbeats: Sequence[Heartbeat]) -> list[tuple[str, RankProgress]]:

@@ -69,7 +69,7 @@ class RetryConfig(SpecSection):
     """Hours to exclude [a bad node](failures.md#bad-nodes); 0 excludes none."""
     hang_factor: Real = Field(default=20.0, ge=0)
     """Multiple of the 99th percentile of step times after which a run without a step
-    [hangs](failures.md#hangs-and-stragglers); 0 disables this."""
+    [hangs](failures.md#hangs); 0 disables this."""
     hang_min_s: Count = 600
     """Seconds without a step, at least, before a run hangs."""
     rules: tuple[RetryRule, ...] = ()

@@ -58,7 +58,7 @@ _OUTCOME = asdict(
 )
 _DOCUMENTS: dict[str, list[dict[str, Any]]] = {
     "outcome-0.json": [_OUTCOME],
-    "heartbeat-0.json": [asdict(Heartbeat(5.0, "n", 9e9, "train", {0: RankProgress(3, "train", 1.0, 20)}))],
+    "heartbeat-0.json": [asdict(Heartbeat(5.0, "n", 9e9, "train", {0: RankProgress(3, "train")}))],
     "started.json": [asdict(Start("1_0", "n", "a", 1, "", 0, 5.0, 1, 1))],
     "claim": [{"job_id": "1_0", "host": "n", "ts": 5.0}],
     "ranks/rank-0.json": [{"rank": 0, "state": "running", "pid": 1}],

@@ -246,7 +246,6 @@ def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, dat
     for record in (tmp_path / "rank-0", tmp_path / "rank-1"):
         found = json.loads(record.read_text())
         assert (found["step"], found["phase"]) == (newest.step, "train")
-        assert 0 < found["busy_ms"] < 1000 * max(attempt.values("step_time").values())
 
 
 def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.agent import progress
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, RankWatch
 from dscampaign.tests.unit.jobs.test_report import PREAMBLE
 
@@ -40,7 +38,7 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
     assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     assert (watch.heartbeat("n1").idle_s, watch.heartbeat("n1").phase) == (None, "start")
-    rank(folder, 4, "r.report(7, loss=1.0); r.progress(8, busy_s=0.25)")
+    rank(folder, 4, "r.report(7, loss=1.0); r.progress(8)")
     rank(folder, 5, "r.report(7)\nwith r.phase('eval'): r.report(7, eval_loss=2)\nr.phase('save it!')")
     watch.look()
     clock.now_s += 12.0
@@ -50,7 +48,7 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     watch.look()
     clock.now_s += 2.0
     assert (watch.heartbeat("n1").phase, watch.heartbeat("n1").phase_s) == ("steps", 14.0)  # now rank 4 is slowest
-    assert found.ranks == {4: RankProgress(8, "steps", 250.0, 1), 5: RankProgress(7, "save_it_")}
+    assert found.ranks == {4: RankProgress(8, "steps"), 5: RankProgress(7, "save_it_")}
     watch.close()
     assert not Path(folder).exists()
 
@@ -60,7 +58,7 @@ def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
     for number, at_s in ((0, 1010.0), (1, 1015.0)):
         clock.now_s = at_s
-        (folder / f"rank-{number}").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
+        (folder / f"rank-{number}").write_text('{"step": 3, "phase": "train"}')
         watch.look()
     for at_s in range(1020, 1041, 5):
         clock.now_s = float(at_s)
@@ -72,25 +70,12 @@ def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock
 def test_time_in_which_the_whole_job_was_stopped_does_not_count(clock: Clock) -> None:
     watch = RankWatch(range(1))
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
-    (folder / "rank-0").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
+    (folder / "rank-0").write_text('{"step": 3, "phase": "train"}')
     watch.look()
     for wait_s in (5.0, 3600.0, 5.0):
         clock.now_s += wait_s
         watch.look()
     assert watch.heartbeat("n").idle_s == 10.0
-    watch.close()
-
-
-def test_busy_time_is_the_median_over_the_steps_last_seen() -> None:
-    watch = RankWatch(range(1))
-    record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
-    for step in range(1, 101):
-        busy_ms = 900.0 if step == 99 else float(step)
-        for phase in ("eval", "train"):  # one step counts once
-            record.write_text(json.dumps({"step": step, "phase": phase, "busy_ms": busy_ms}))
-            watch.look()
-    found = watch.heartbeat("n").ranks[0]
-    assert (found.busy_ms, found.samples) == (85.0, progress.WINDOW)
     watch.close()
 
 
@@ -117,7 +102,7 @@ def test_whatever_a_rank_says_its_agent_goes_on(tmp_path: Path, step: str) -> No
     watch = RankWatch([0, 1])
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
     try:
-        (folder / "rank-0").write_text(f'{{"step": {step}, "phase": "train", "busy_ms": 1.0}}')
+        (folder / "rank-0").write_text(f'{{"step": {step}, "phase": "train"}}')
         os.mkfifo(folder / "rank-1")
         watch.look()
         assert watch.heartbeat("n").ranks == {}

@@ -128,8 +128,8 @@ def test_an_out_of_memory_is_remembered_for_all_that_are_like_it(world: World) -
 
 
 def test_notes_are_kept_in_the_evidence_of_the_attempt(world: World) -> None:
-    take(world, Note(latest(world), "hang", "no step for 601 s"), Note(latest(world), "straggler", "rank 1"))
-    assert latest(world).evidence == {"hang": "no step for 601 s", "straggler": "rank 1"}
+    take(world, Note(latest(world), "hang", "no step for 601 s"), Note(latest(world), "pruned", "too slow"))
+    assert latest(world).evidence == {"hang": "no step for 601 s", "pruned": "too slow"}
     assert [event.message for event in world.events("hang")] == ["no step for 601 s"]
 
 

@@ -522,7 +522,7 @@ def test_a_process_of_a_machine_that_is_gone_is_lost_once_it_was_silent_for_long
         row = noted(row, seen)
     silent = AttemptView(row, claimed=claimed, heartbeats=alive.heartbeats)
     [told] = of_kind(SetRun, decide(snapshot(run_view(silent, run=run_row(generation=1)), now_s=NOW_S + 301, **world)))
-    assert f"only seen there; without a sign of life it counts as lost at {clock_time(NOW_S + 900)}" in told.reason
+    assert told.reason.endswith(f"waiting for it until {clock_time(NOW_S + 900)}")
     assert about(silent, now_s=NOW_S + 899, **world) == []
     [end] = about(silent, now_s=NOW_S + 900, **world)
     assert end.verdict.kind == "lost" if isinstance(end, Finish) else isinstance(end, Revoke)
@@ -709,18 +709,6 @@ def test_a_run_that_moved_on_after_all_has_not_hung() -> None:
     finish, *_ = decide(snapshot(run_view(view)))
     assert isinstance(finish, Finish)
     assert finish.verdict.kind == "completed"
-
-
-def test_a_straggler_is_named_once() -> None:
-    ranks = {rank: RankProgress(50, "train", 30.0 if rank == 2 else 10.0, 20) for rank in range(4)}
-    slow = (Heartbeat(ts=NOW_S, host="n1", idle_s=0.0, phase="train", ranks=ranks),)
-    run = run_row(generation=1, state=RunState.RUNNING)
-    [note] = decide(snapshot(run_view(AttemptView(attempt_row(), job("RUNNING"), heartbeats=slow), run=run)))
-    assert isinstance(note, Note)
-    assert note.kind == "straggler"
-    assert "rank 2 on n1 computes 3.0 times as long" in note.message
-    known = attempt_row(evidence={"straggler": note.message})
-    assert decide(snapshot(run_view(AttemptView(known, job("RUNNING"), heartbeats=slow), run=run))) == []
 
 
 # -- what the user wants ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
-from dscampaign.orchestrator.campaign.desired import Submission
+from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile import search
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
