@@ -19,7 +19,6 @@ from typing import Any, Dict, Optional, Set, SupportsFloat
 
 STOP_FILE_POLL_S = 1.0
 UNSAID = "steps"  # the phase after the first step of a script that names no phases
-MAX_NAME = 200  # characters of a metric's name, as the store holds
 SLACK_S = 60.0  # a step time in seconds that is longer than the age of the process by so much is in milliseconds
 RECORD_SIZE = 128  # bytes of a rank's progress record: a line of JSON, filled up with spaces
 
@@ -40,18 +39,14 @@ def report(step: int, **values: SupportsFloat) -> None:
     """
     if _spool is None and _record is None:
         return
-    if step < 0:
-        _refuse("step", "step %d is not reported: steps count from 1" % step)
-        return
     if _record is not None:
         _record.reached(step)
     if _spool is not None:
         line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
         for name, value in values.items():
-            if name in _names or _is_name(name):
-                number = value if type(value) in _PLAIN else float(value)
-                if name not in _LIMITS or _fits(name, number):
-                    line[name] = number
+            number = value if type(value) in _PLAIN else float(value)
+            if name not in _LIMITS or _fits(name, number):
+                line[name] = number
         _spool.write(line)
 
 
@@ -107,22 +102,15 @@ def sync() -> None:
         os.fsync(_spool.descriptor())
 
 
-def _is_name(name: str) -> bool:
-    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-        _refuse(
-            "name", "a metric named %r is not reported: a name has 1 to %d printable characters" % (name[:40], MAX_NAME)
-        )
-        return False
-    _names.add(name)
-    return True
-
-
 def _fits(name: str, number: Any) -> bool:
-    """Return whether a number can be in its unit; if not once, the name is left out from then on."""
+    """Return whether a number can be in its unit; if not, warn once, and leave the name out from then on."""
     unit, most = _LIMITS[name]
     limit = most or time.monotonic() - _began_s + SLACK_S
     if number > limit and name not in _refused:
-        _refuse(name, "%s=%g is not reported: expected %s, and at most %.4g" % (name, number, unit, limit))
+        _refused.add(name)
+        reason = "%s=%g is not reported: expected %s, and at most %.4g" % (name, number, unit, limit)
+        sys.stderr.write("dscampaign.report: %s\n" % reason)
+        event("report_refused", message=reason)
     return name not in _refused
 
 
@@ -135,14 +123,6 @@ def _age_s() -> float:
     except (OSError, AttributeError, ValueError, IndexError):
         return float("inf")
     return age_s if age_s > 0 else float("inf")
-
-
-def _refuse(kind: str, reason: str) -> None:
-    """Warn about a value that the store would not take, once of each kind, in the log and as an event."""
-    if _spool is not None and kind not in _refused:
-        _refused.add(kind)
-        sys.stderr.write("dscampaign.report: %s\n" % reason)
-        event("report_refused", message=reason)
 
 
 class _File:
@@ -270,7 +250,6 @@ def _watch_for_stop() -> _Stop:
 _PLAIN = (int, float)
 _LIMITS = {"mem_reserved": ("GB", 1e4), "mem_allocated": ("GB", 1e4), "step_time": ("seconds", None)}
 _began_s = time.monotonic() - _age_s()
-_names: Set[str] = set()
 _refused: Set[str] = set()
 _spool = _open_spool()
 _record = _open_record()

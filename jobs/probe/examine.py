@@ -32,7 +32,7 @@ from dscampaign.jobs.shared.payload import SETUP_PYTHON
 from dscampaign.jobs.shared.process_groups import signal_group
 from dscampaign.jobs.shared.spool_steps import tail
 
-from .node_report import Collective, Device, Disk, Gpus, Host, NodeReport, Question, Software, Talk
+from .node_report import QUESTION, REPORT, Collective, Device, Disk, Gpus, Host, NodeReport, Question, Software
 
 EXIT_REFUSED: Final = 75
 EXIT_ENDED: Final = 128 + signal.SIGTERM
@@ -51,14 +51,13 @@ def main(argv: list[str]) -> int:
     """Examine this node as the question in ``argv[0]`` asks; return the exit code."""
     os.umask(0o077)
     folder = Path(argv[0])
-    talk = Talk(folder)
-    if doubt := distrust(talk.question, folder.parent):
+    if doubt := distrust(folder / QUESTION, folder.parent):
         print(f"not examined: {doubt}", file=sys.stderr)
         return EXIT_REFUSED
     signal.signal(signal.SIGTERM, _end)
-    question = Question.load(talk.question)
+    question = Question.load(folder / QUESTION)
     assert question is not None  # it was trusted
-    _Examination(question, talk, Node.from_environment(os.environ)).run()
+    _Examination(question, folder, Node.from_environment(os.environ)).run()
     sys.stdout.flush()
     os._exit(0)  # a look that hangs in the driver must not keep the job alive
 
@@ -70,9 +69,9 @@ def _end(*_: object) -> None:
 
 
 class _Examination:
-    def __init__(self, question: Question, talk: Talk, node: Node) -> None:
+    def __init__(self, question: Question, folder: Path, node: Node) -> None:
         chosen = os.environ.get(SETUP_PYTHON) if question.setup_chooses else None
-        self.question, self.talk, self.node = replace(question, python=chosen or question.python), talk, node
+        self.question, self.folder, self.node = replace(question, python=chosen or question.python), folder, node
         on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
         self.env = {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
         self.report = NodeReport(node.name)
@@ -105,13 +104,13 @@ class _Examination:
         return True
 
     def _software(self) -> Software | None:
-        output = self.talk.folder / "software.json"
+        output = self.folder / "software.json"
         command = [self.question.python, _PROGRAM, "software", str(output), *self.question.ops]
         self._start(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
         return Software.read(output)
 
     def _collective(self) -> Collective | None:
-        question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
+        question, output, hostfile = self.question, self.folder / "collective.json", self.folder / "hostfile"
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
         place = launchers.NodeLaunch(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
         command = [*launchers.command(question.launcher, place), _PROGRAM, "all_reduce", str(output)]
@@ -122,12 +121,12 @@ class _Examination:
     def _start(self, command: list[str], env: dict[str, str], timeout_s: float, log: Path) -> None:
         question = self.question
         if question.container:
-            command, env = container.examined(command, env, question.container, question.env, self.talk.folder)
+            command, env = container.examined(command, env, question.container, question.env, self.folder)
         run_program(command, env, timeout_s, log)
 
     def _write(self, **changed: Any) -> None:
         self.report = replace(self.report, **changed)
-        self.report.write(self.talk.report)
+        self.report.write(self.folder / REPORT)
 
 
 def _host(node: Node) -> Host:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dscampaign.jobs.shared.documents import Document
+
+QUESTION: Final = "question.json"
+REPORT: Final = "report.json"
+"""Their names in the folder of an examination."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,3 @@ class NodeReport(Document):
     nvme: Disk | None = None
     software: Software | None = None
     collective: Collective | None = None
-
-
-class Talk:
-    """The files of an examination, in a folder of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.question = folder / "question.json"
-        self.report = folder / "report.json"

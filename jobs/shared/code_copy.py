@@ -17,7 +17,7 @@ from typing import Final
 
 from dscampaign.files.ownership import distrust_tree
 
-from .documents import Document
+from .documents import Document, Unreadable
 
 LIVE: Final = "live"  # stands for the hash where a run uses the files as they are when an attempt starts
 NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
@@ -77,12 +77,11 @@ class CopyPaths:
     def read(self) -> CodeCopy:
         """Return the required content of the copy. Raises DamagedCopy, OSError."""
         try:
-            copy = CodeCopy.read(self.manifest)
-        except (TypeError, ValueError, AttributeError) as exc:
-            raise DamagedCopy(f"{self.manifest}: {exc}") from exc
+            copy = CodeCopy.load(self.manifest)
+        except Unreadable as exc:
+            raise DamagedCopy(str(exc)) from None
         if copy is None:
-            self.manifest.stat()  # a folder that is away for now raises; what follows is about one that is there
-            raise DamagedCopy(f"{self.manifest} holds no manifest")
+            raise FileNotFoundError(f"{self.manifest} is not there")
         if copy.hash != self.folder.name:
             raise DamagedCopy(f"{self.manifest} is that of {copy.hash}")
         return copy

@@ -29,20 +29,13 @@ def session() -> Iterator[Any]:
     except ImportError as exc:
         raise Unavailable(str(exc)) from exc
     try:
-        with started(pynvml):
+        pynvml.nvmlInit()  # which counts: other code of this process may have started it too
+        try:
             yield pynvml
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as exc:
         raise Unavailable(str(exc)) from exc
-
-
-@contextmanager
-def started(nvml: Any) -> Iterator[None]:
-    """Start the library for a block. It counts starts: other code of this process may have started it too."""
-    nvml.nvmlInit()
-    try:
-        yield
-    finally:
-        nvml.nvmlShutdown()
 
 
 def listed(visible: str) -> list[str]:
@@ -129,10 +122,10 @@ def _clocks(nvml: Any, ask: Callable[[int], Any], suffix: str) -> Figures:
     return {f"{name}{suffix}": int(ask(kind)) for name, kind in kinds.items()}
 
 
-def ecc_errors(nvml: Any, handle: Any) -> int:
+def _ecc_errors(nvml: Any, handle: Any) -> Figures:
     """Return the uncorrected memory errors since the driver was loaded."""
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    return int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))
+    return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
 
 
 def text(value: str | bytes) -> str:
@@ -151,7 +144,7 @@ _READERS: tuple[_Reader, ...] = (
     lambda nvml, gpu: _clocks(nvml, partial(nvml.nvmlDeviceGetClockInfo, gpu), "_mhz"),
     # the reasons why its clocks are held down, as bits, under their old name, which all drivers know
     lambda nvml, gpu: {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))},
-    lambda nvml, gpu: {"ecc_errors": ecc_errors(nvml, gpu)},
+    _ecc_errors,
 )
 """The sampled figures: each function reads figures that go together."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dscampaign.files import ours
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.probe.examine import missing_files
-from dscampaign.jobs.probe.node_report import NodeReport, Question, Talk
+from dscampaign.jobs.probe.node_report import QUESTION, REPORT, NodeReport, Question
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import (
@@ -81,7 +81,7 @@ def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tel
     make_private(room)
     try:
         make_private(folder)
-        _question(required, settings).write(Talk(folder).question)
+        _question(required, settings).write(folder / QUESTION)
         resources: dict[str, Any] = job_request.resources(required.config)
         several = required.config.nodes > 1
         for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # several nodes: it would ask for all
@@ -138,12 +138,12 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
 
 
 def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
-    talk, last, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    last, over_s, deadline_s = "", math.inf, time.monotonic() + wait_s
     looks = _looks(executor, batch, job_id)
     while True:
         job = next(looks)  # before the report is read, so that what a job writes last counts
         os.listdir(batch.folder)  # noqa: PTH208 - makes NFS look again for names that were not there
-        if (report := NodeReport.read(talk.report)) and not report.running:
+        if (report := NodeReport.read(batch.folder / REPORT)) and not report.running:
             if {"software", "collective"} & report.troubles.keys():
                 return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
             return Examined(report, shared=True)
@@ -178,7 +178,7 @@ def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView
 
 
 def _ended(job: JobView, folder: Path) -> Examined:
-    report = NodeReport.read(Talk(folder).report)
+    report = NodeReport.read(folder / REPORT)
     how = "" if job.state == "GONE" else f" as {job.state}"
     state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
     examined = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)

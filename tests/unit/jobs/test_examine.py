@@ -14,7 +14,7 @@ import pytest
 
 from dscampaign.jobs.probe import examine
 from dscampaign.jobs.probe.examine import ChildFailed
-from dscampaign.jobs.probe.node_report import Host, NodeReport, Question, Software, Talk
+from dscampaign.jobs.probe.node_report import QUESTION, REPORT, Host, NodeReport, Question, Software
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
 PYTHON = """\
@@ -42,12 +42,11 @@ def question(tmp_path: Path) -> Question:
 
 def examined(question: Question, folder: Path) -> NodeReport:
     folder.mkdir(mode=0o700)
-    talk = Talk(folder)
-    question.write(talk.question)
+    question.write(folder / QUESTION)
     command = [sys.executable, "-m", "dscampaign.jobs.probe.examine", str(folder)]
     env = {k: v for k, v in os.environ.items() if k not in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
     subprocess.run(command, check=True, timeout=HANGS_S, env=env)
-    report = NodeReport.read(talk.report)
+    report = NodeReport.read(folder / REPORT)
     assert report is not None
     return report
 
@@ -67,15 +66,15 @@ def test_each_look_tells_what_it_saw_or_why_not(question: Question, tmp_path: Pa
 
 
 def test_a_question_that_others_could_have_written_is_not_answered(question: Question, tmp_path: Path) -> None:
-    talk = Talk(tmp_path)
-    question.write(talk.question)
-    talk.question.chmod(0o666)
+    asked = tmp_path / QUESTION
+    question.write(asked)
+    asked.chmod(0o666)
     assert examine.main([str(tmp_path)]) == examine.EXIT_REFUSED
-    talk.question.chmod(0o600)
+    asked.chmod(0o600)
     for mode in (0o777, 0o1777):  # of its folder: what the looks leave there is read by name
         tmp_path.chmod(mode)
         assert examine.main([str(tmp_path)]) == examine.EXIT_REFUSED
-    assert not talk.report.exists()
+    assert not (tmp_path / REPORT).exists()
 
 
 def test_a_look_that_fails_is_told_with_its_kind() -> None:
