@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -52,6 +51,9 @@ REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
 NO_WORKDIR: Final = "no_workdir"  # the agent started no ranks: the folder in which the training starts was not there
+
+
+_Numbered = tuple[int, str]  # a line and its number
 
 
 @dataclass(frozen=True)
@@ -168,53 +170,28 @@ def gather_lines(
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
     """Return a log's suspects, before each the last sign of training, and its end."""
-    keeper = _Keeper(name, patterns)
+
+    def is_suspect(text: str) -> bool:
+        lowered = text.lower()
+        return any(word in lowered for word in SUSPECTS) or any(pattern.search(text) for pattern in patterns)
+
     numbered = enumerate(lines, 1)
-    held: list[tuple[int, str]] = []
+    suspects, held, progress = list[_Numbered](), list[_Numbered](), list[_Numbered]()
     while block := list(islice(numbered, BLOCK_LINES)):
         held += block
-        keeper.look(held[:-TAIL_LINES])
-        held = held[-TAIL_LINES:]
-    return [*keeper.kept(), *(_line(name, number, text) for number, text in held)]
-
-
-class _Keeper:
-    """Finds suspects, a block of lines at a time: most blocks hold none."""
-
-    def __init__(self, name: str, patterns: Sequence[re.Pattern[str]]) -> None:
-        self._name, self._patterns = name, patterns
-        self._first: list[LogLine] = []
-        self._last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
-        self._progress: tuple[int, str] | None = None
-
-    def look(self, block: Sequence[tuple[int, str]]) -> None:
-        if self._suspicious("\n".join(text[:LINE_LIMIT] for _, text in block)):
+        block, held = held[:-TAIL_LINES], held[-TAIL_LINES:]
+        if is_suspect("\n".join(text[:LINE_LIMIT] for _, text in block)):  # most blocks hold none
             for line in block:
-                self._look_at(line)
+                if is_suspect(line[1][:LINE_LIMIT]):
+                    suspects += [*progress, line]
+                    progress = []
+                elif _may_be_progress(line[1]):
+                    progress = [line]
         else:
-            signs = (line for line in reversed(block) if _may_be_progress(line[1]))
-            self._progress = next(signs, self._progress)
-
-    def kept(self) -> list[LogLine]:
-        if self._progress and self._first:
-            self._keep(self._progress)
-        return [*self._first, *self._last]
-
-    def _look_at(self, line: tuple[int, str]) -> None:
-        if self._suspicious(line[1][:LINE_LIMIT]):
-            if self._progress:
-                self._keep(self._progress)
-            self._keep(line)
-            self._progress = None
-        elif _may_be_progress(line[1]):
-            self._progress = line
-
-    def _suspicious(self, text: str) -> bool:
-        lowered = text.lower()
-        return any(word in lowered for word in SUSPECTS) or any(pattern.search(text) for pattern in self._patterns)
-
-    def _keep(self, line: tuple[int, str]) -> None:
-        (self._first if len(self._first) < FIRST_SUSPECTS else self._last).append(_line(self._name, *line))
+            progress = next(([line] for line in reversed(block) if _may_be_progress(line[1])), progress)
+        del suspects[FIRST_SUSPECTS : FIRST_SUSPECTS - SUSPECT_LIMIT]
+    went_on = progress if suspects else []
+    return [_line(name, number, text) for number, text in (*suspects, *went_on, *held)]
 
 
 def _may_be_progress(text: str) -> bool:
