@@ -131,8 +131,16 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
     """
     path = Path(f"{url.database}-writer")
     fd = open_private(path, os.O_RDWR | os.O_CREAT, closed=True)
+    deadline_s = time.monotonic() + timeout_s
     try:
-        _acquire(fd, path, timeout_s)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise StoreBusy(f"another process held {path.name} for {timeout_s:g} s") from None
+                time.sleep(_POLL_S)
         yield
     finally:
         os.close(fd)
@@ -150,17 +158,6 @@ def _limit_waits(connection: Connection) -> None:
     lock_ms = BUSY_TIMEOUT_S * 1000
     limits = {"lock_timeout": lock_ms, "idle_in_transaction_session_timeout": 2 * lock_ms}
     connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value_ms}" for name, value_ms in limits.items()))
-
-
-def _acquire(fd: int, path: Path, timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                raise StoreBusy(f"another process held {path.name} for {timeout_s:g} s") from None
-            time.sleep(_POLL_S)
 
 
 def _listen_sqlite(engine: Engine, journal: str) -> None:

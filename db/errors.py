@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 
@@ -87,9 +84,6 @@ _AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
 read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
 starts, has trouble with its files."""
 TRY_AGAIN: Final = "nothing is lost: try again"
-_FULL: Final = "free space on its disk: metrics wait in files and are not lost"
-_FULL_BYTES: Final = 1 << 20
-"""With less free space than this SQLite's `disk I/O error` is a full disk: it gets no room for its log."""
 
 _WRONG_ADDRESS: Final = {
     r"database .* does not exist": "check the database's name in the store's address, or create it: `createdb NAME`",
@@ -104,7 +98,7 @@ _HINTS: Final = {
     r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
         "no host has this name: check the store's address"
     ),
-    r"full|No space left|quota": _FULL,
+    r"full|No space left|quota|disk I/O": "look whether its disk is full: metrics wait in files and are not lost",
 }
 """By a driver's message: the remedy, if trying again is not enough."""
 
@@ -134,12 +128,8 @@ def lacks_table(error: BaseException | None) -> bool:
     return _sqlstate(error) in ("42P01", "3F000") or str(error).startswith("no such table: ")
 
 
-def what_next(message: str, folder: Path | None = None) -> str:
-    """Return the remedy for a database that did not answer; a `disk I/O error` in ``folder`` may be a full disk."""
-    if folder is not None and "disk I/O error" in message:
-        with suppress(OSError):
-            if shutil.disk_usage(folder).free < _FULL_BYTES:
-                return _FULL
+def what_next(message: str) -> str:
+    """Return the remedy for a database that did not answer."""
     return next((hint for words, hint in _HINTS.items() if re.search(words, message)), TRY_AGAIN)
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, select
@@ -32,7 +33,10 @@ def metrics(conn: Connection, run_id: int) -> Iterator[MetricRow]:
     now do not count at all.
     """
     # both cursors go on together, this one over what the script named itself
-    extras = groupby(_extras(conn, run_id), key=lambda extra: extra[0])
+    figure = metric_extra.c
+    own_figures = select(figure.step, figure.attempt_id, figure.name, figure.value).order_by(figure.step)
+    of_run = and_(attempt.c.id == figure.attempt_id, attempt.c.run_id == run_id)
+    extras = groupby(conn.execute(own_figures.join(attempt, of_run), execution_options=_BY_BLOCK), key=itemgetter(0))
     step_extras = next(extras, None)
     columns = [run_metric.c[name] for name in _METRIC_FIELDS]
     query = select(run_metric.c.nonfinite, *columns).where(run_metric.c.run_id == run_id).order_by(run_metric.c.step)
@@ -140,12 +144,3 @@ def _restore(names: tuple[str, ...], values: list[Any], mask: int) -> list[Any]:
             if values[index] is None and name in _COLUMNS and mask >> _COLUMNS.index(name) & 1:
                 values[index] = math.nan
     return values
-
-
-def _extras(conn: Connection, run_id: int) -> Iterator[tuple[int, int, str, float | None]]:
-    extra = metric_extra.c
-    query = select(extra.step, extra.attempt_id, extra.name, extra.value).join(
-        attempt, and_(attempt.c.id == extra.attempt_id, attempt.c.run_id == run_id)
-    )
-    rows = conn.execute(query.order_by(extra.step), execution_options=_BY_BLOCK)
-    return ((row[0], row[1], row[2], row[3]) for row in rows)

@@ -95,11 +95,6 @@ class ReadOnlyFile:
         if self._doubt:
             hint = f"{self._doubt.hint}, or --store; status, report and the like work"
             return StoreReadOnly(f"nothing is run from {self.path}: {self._doubt}", hint)
-        if os.statvfs(self.path).f_flag & os.ST_RDONLY:
-            return StoreReadOnly(
-                f"{self.path} lies on a file system that is mounted read-only",
-                hint="status, report and the like work; mount it writable, or use another store (--dir or --store)",
-            )
         return StoreReadOnly(
             f"{self.path} belongs to {self.owner}, and you may only read it",
             hint="status, report and the like work; to run campaigns, use a store of your own (--dir or --store)",

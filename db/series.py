@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,8 +58,7 @@ class Series:
 def run_series(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None = None) -> Series:
     """Read the steps of a run's present configuration, whose attempts (id, generation) may be known as `present`."""
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
-    masks: dict[int, int] = {}
-    newest: dict[int, int] = {}
+    masks, newest = Counter[int](), dict[int, int]()
     result = _rows(conn, run_id, present)
     rows: Any = result.cursor  # the driver's own rows are plain tuples: a fifth faster
     while block := rows.fetchmany(_BLOCK):
@@ -68,12 +68,16 @@ def run_series(conn: Connection, run_id: int, present: Sequence[tuple[int, int]]
         if any(nonfinite):
             for number, mask in zip(steps, nonfinite, strict=True):
                 if mask:
-                    masks[mask] = masks.get(mask, 0) + 1
+                    masks[mask] += 1
                     newest[mask] = number
         for name, column in zip(_FIGURES, values, strict=True):
             figures[name].extend(_doubles(column))
     result.close()
-    return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
+    counts = {
+        name: sum(number for mask, number in masks.items() if mask >> bit & 1) for bit, name in enumerate(_COLUMNS)
+    }
+    non_finite = {name: number for name, number in counts.items() if number}
+    return Series(step, generation, figures, non_finite, _ended_at(newest, step, figures))
 
 
 def _rows(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None) -> CursorResult[Any]:
@@ -207,13 +211,6 @@ def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, fl
     query = query.join(run, PRESENT)
     rows = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))
     return {run_id: value for run_id, value in rows if value is not None and math.isfinite(value)}
-
-
-def _non_finite(masks: dict[int, int]) -> dict[str, int]:
-    counted = {
-        name: sum(number for mask, number in masks.items() if mask >> bit & 1) for bit, name in enumerate(_COLUMNS)
-    }
-    return {name: number for name, number in counted.items() if number}
 
 
 def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array[float]]) -> dict[str, int]:

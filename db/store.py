@@ -20,7 +20,6 @@ from sqlalchemy import (
     insert,
     inspect,
     literal_column,
-    or_,
     select,
     table,
 )
@@ -57,9 +56,9 @@ if TYPE_CHECKING:
 _VERSION = table("alembic_version", column("version_num"))
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
 _RESTORED: Final = "if it is being restored, try again when that is done; else `campaign db upgrade`"
-_GRANT_AGAIN: Final = "this version may need further grants: run roles.sql again (docs/cluster.md)"
-_READ_ROLE: Final = (
-    "status, report and the like work; to run campaigns, log in with the role campaign_owner (docs/cluster.md)"
+_GRANT: Final = (
+    "status, report and the like work; to run campaigns, log in with the role campaign_owner; after an upgrade, run"
+    " roles.sql again (docs/share.md)"
 )
 
 
@@ -237,20 +236,11 @@ class Store:
         if lacks_table(error):
             return StoreIncomplete(message, hint=_RESTORED)
         if not (broken or refused_for_now(error, driver)):
-            return self._without_grant(message) if lacks_grant(error) else StoreError(message)
+            return StoreReadOnly(message, hint=_GRANT) if lacks_grant(error) else StoreError(message)
         if "locked" in message if self.is_sqlite else is_busy(error):
             return StoreBusy(message, hint=TRY_AGAIN)
-        folder = Path(str(self._engine.url.database)).parent if self.is_sqlite else None
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
-        return StoreUnreachable(message, hint=what_next(message, folder))
-
-    def _without_grant(self, message: str) -> StoreError:
-        """Return the error of a login that may only read, or that lacks a grant of this version."""
-        adds = or_(*(func.has_any_column_privilege(name, "INSERT") for name in metadata.tables))
-        with suppress(DBAPIError), self._engine.connect() as conn:
-            if not conn.execute(select(adds)).scalar_one():
-                return StoreReadOnly(f"{self.url_without_password}: you may only read this store", hint=_READ_ROLE)
-        return StoreReadOnly(message, hint=_GRANT_AGAIN)
+        return StoreUnreachable(message, hint=what_next(message))
 
 
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:

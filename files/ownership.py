@@ -134,28 +134,20 @@ def _doubt(place: Path, info: os.stat_result, *, own: bool) -> Distrusted | None
     folder = stat.S_ISDIR(info.st_mode)
     owners = {os.geteuid()} if own else {os.geteuid(), 0, _unnamed_owner() if folder else 0}
     if info.st_uid not in owners and (own or not _is_trusted(info.st_uid)):
-        hint = "only you, or root, may own the files of a campaign: use a file or a folder of your own"
-        hint += _or_trust(info) if folder and not own else ""
-        return Distrusted(f"{place} belongs to user {user_name(info.st_uid)}", hint, info.st_uid)
+        return Distrusted(f"{place} belongs to user {user_name(info.st_uid)}", _hint(place, info), info.st_uid)
     public = not own and folder and info.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(info.st_mode) or public or not _others_may_write(place, info, own=own):
         return None
-    return Distrusted(f"others can write to {place}", _repair(place, info))
+    return Distrusted(f"others can write to {place}", _hint(place, info))
 
 
-def _repair(place: Path, info: os.stat_result) -> str:
+def _hint(place: Path, info: os.stat_result) -> str:
     if info.st_uid == os.geteuid():
         return f"`chmod go-w {place}`"
-    if stat.S_ISDIR(info.st_mode):
-        ask = f"ask its owner for `chmod +t {place}`, or use a folder that does not lie below it"
-        return ask if info.st_mode & stat.S_IWOTH else ask + _or_trust(info)
-    return f"ask its owner for `chmod go-w {place}`, or use a file of your own"
-
-
-def _or_trust(info: os.stat_result) -> str:
-    if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
-        return ""
-    return f"; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={group_name(info.st_gid)}`"
+    if not stat.S_ISDIR(info.st_mode) or info.st_mode & stat.S_IWOTH or not info.st_mode & stat.S_IWGRP:
+        return "use a file or a folder of your own"
+    group = group_name(info.st_gid)
+    return f"use a folder of your own; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={group}`"
 
 
 def _others_may_write(place: Path, info: os.stat_result, *, own: bool) -> bool:

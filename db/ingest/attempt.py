@@ -16,7 +16,7 @@ from dscampaign.db.store import Store, insert_into
 from .lines import GpuBatch, MetricBatch, parse, parse_gpus
 from .metrics import MetricSpool
 from .spool import Source, Spool, drain
-from .upsert import insert_gpu_samples
+from .upsert import upsert
 
 FORWARDERS: Final = -1  # stands for a node in `node_spool`: no node writes this file
 
@@ -50,7 +50,7 @@ class GpuSpool(Spool[GpuBatch]):
         if batch.devices:
             rows = [{**key, "gpu": gpu, **device} for gpu, device in batch.devices.items()]
             conn.execute(insert_into(conn, schema.gpu).values(rows).on_conflict_do_nothing())
-        insert_gpu_samples(conn, [(source.attempt_id, self.number, *row) for row in batch.samples.values()])
+        upsert(conn, schema.gpu_sample, [(source.attempt_id, self.number, *row) for row in batch.samples.values()])
         for event in batch.events:
             data = {**event.facts, "node_rank": self.number}
             source.tell(conn, f"gpu.{event.name}", event.message, data, event.ts_s)

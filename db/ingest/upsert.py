@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from dscampaign.db.records import METRIC_COLUMNS
-from dscampaign.db.schema import StorableText, gpu_sample, metric_extra, run_latest, step_metric
+from dscampaign.db.schema import StorableText, metric_extra, run_latest, step_metric
 from dscampaign.db.store import dialect_of
 
 Steps = Mapping[int, Mapping[str, float]]
@@ -47,7 +47,7 @@ _POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", 
 
 def insert_steps(conn: Connection, attempt_id: int, steps: Steps) -> None:
     """Insert steps, or complete existing ones."""
-    _upsert(conn, step_metric, [(attempt_id, step, *_values(row)) for step, row in steps.items()])
+    upsert(conn, step_metric, [(attempt_id, step, *_values(row)) for step, row in steps.items()])
 
 
 def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
@@ -59,12 +59,7 @@ def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
         for step, row in steps.items()
         if name in row
     ]
-    _upsert(conn, metric_extra, rows)
-
-
-def insert_gpu_samples(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert samples of GPUs, each a row of ``gpu_sample``, none of them twice; existing ones stay."""
-    _upsert(conn, gpu_sample, rows)
+    upsert(conn, metric_extra, rows)
 
 
 def upsert_latest(conn: Connection, key: tuple[int, int, int], step: int, newest: Mapping[str, float]) -> None:
@@ -89,8 +84,8 @@ def _moved_on(database: str) -> Any:
     return new.on_conflict_do_update(index_elements=[old.run_id], set_={**moved, **merged}, where=older)
 
 
-def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows, all columns in the table's order; no key may come twice."""
+def upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows, all columns in the table's order, no key twice; existing rows stay, and steps are completed."""
     if conn.dialect.name != "sqlite" and len(rows) >= _COPY_ROWS:
         _copy(conn, table, rows)
         return

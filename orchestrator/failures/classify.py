@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from dscampaign.jobs.agent.evidence import LogLine
 
@@ -134,10 +133,10 @@ def _by_user_rule(ended: Ended) -> Verdict | None:
     return None
 
 
-def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
-    """The verdict from lines that prove something wherever they stand: of errors, or of echoes of another's."""
+def _by_log(ended: Ended) -> Verdict | None:
+    """The verdict from lines that prove something wherever they stand."""
     for clue in ended.log_clues:
-        rule = _judged(clue.raised, clue.text, ended, LOG_RULES) if clue.is_cascade is echoes else None
+        rule = None if clue.is_cascade else _judged(clue.raised, clue.text, ended, LOG_RULES)
         if rule is None:
             continue
         # a Python exception, which a log may show, leaves an exit code of its own
@@ -163,6 +162,8 @@ def _by_prose(ended: Ended) -> Verdict | None:
         if broke_off and reports_divergence(clue.text):
             hint = "lower train.lr, or warm up longer"
             return clue.verdict(FailureClass.DIVERGED, "loss-not-finite", hint=hint, sure=Sureness.LIKELY)
+        if gave_up_waiting(clue.text):
+            return _hang(clue)
         if reports_waiting(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
@@ -243,7 +244,6 @@ _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
     node_evidence.storage,
     _by_log,
     _by_last_words,
-    partial(_by_log, echoes=True),
     _by_prose,
     exits.never_began,
     _cascade,

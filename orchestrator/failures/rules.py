@@ -223,13 +223,6 @@ _ENVIRONMENT = (
 _KINDS = (
     _diverged("loss-not-finite", when=lambda scene: scene.diverged, sure=Sureness.LIKELY),
     _hang(when=lambda scene: scene.hung, sure=Sureness.LIKELY),
-    # A reader that is careful by its settings refuses a name in the file; every other file has it too.
-    _mistake(
-        "barred",
-        r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)",
-        "let the reader accept the file's content, if you trust it",
-        when=lambda scene: bool(scene.raised.type),
-    ),
     _mistake("script-error", when=lambda scene: scene.is_mistake),
     _crash("passing", when=lambda scene: scene.passing, sure=Sureness.LIKELY),
     _checkpoint("checkpoint-unreadable", when=lambda scene: scene.of_a_checkpoint, sure=Sureness.LIKELY),

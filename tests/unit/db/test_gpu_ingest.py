@@ -138,7 +138,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
     write(world, DEVICES, sample(1.0), {"event": "tick"})
     with monkeypatch.context() as patch:
-        patch.setattr(attempt, "insert_gpu_samples", broken)
+        patch.setattr(attempt, "upsert", broken)
         with pytest.raises(ConnectionError):
             take(world)
     with world.store.read() as conn:

@@ -233,6 +233,6 @@ def test_the_read_role_sees_everything_and_writes_nothing(world: World) -> None:
     with page.read() as conn:
         assert len(list(queries.metrics(conn, world.run_id))) == 2
         assert queries.events(conn, world.campaign_id) is not None
-    with pytest.raises(StoreReadOnly, match="you may only read this store"):
+    with pytest.raises(StoreReadOnly, match="permission denied for table step_metric"):
         run_sql(page, "UPDATE step_metric SET loss = 0")
     page.close()
