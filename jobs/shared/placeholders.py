@@ -45,7 +45,10 @@ def filled(text: str, values: Mapping[str, object]) -> str:
     """Return the text with the values of its placeholders; without a value they stay, as does `{{name}}`."""
 
     def value(form: re.Match[str]) -> str:
-        return form[0] if form[1] or form[2] not in values else _FORM.sub(r"{\g<0>}", text_of(values[form[2]]))
+        if form[1] or form[2] not in values:
+            return form[0]
+        own = text_of(values[form[2]])
+        return _FORM.sub(r"{\g<0>}", own) if "{" in own else own
 
     return _FORM.sub(value, text) if "{" in text else text
 
@@ -56,7 +59,10 @@ def filled_words(words: Sequence[str], values: Mapping[str, object]) -> Iterator
     An optional group is left out if a value in it is empty, null or false. Of true, the option alone stays: a flag.
     """
     for group, optional in _groups(tuple(words)):
-        yield from _option(group, values) if optional else (filled(group[0], values),)
+        if optional:
+            yield from _option(group, values)
+        else:
+            yield filled(group[0], values)
 
 
 def without_escapes(text: str) -> str:

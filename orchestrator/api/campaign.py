@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -241,8 +241,7 @@ def _texts(*values: object) -> tuple[str, ...]:
     """Return arguments that have to be text: names, patterns and overrides; raise UserError for other or empty ones."""
     for value in values:
         if not isinstance(value, str) or not value:
-            hint = "pass several as arguments of their own: *names" if isinstance(value, Iterable) else None
-            raise UserError(f"expected text, not {value!r}", hint)
+            raise UserError(f"expected text, not {value!r}", "pass several as arguments of their own: *names")
     return tuple(map(str, values))
 
 
