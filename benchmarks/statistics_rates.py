@@ -8,7 +8,7 @@ It takes minutes; `results/statistics_rates.txt` is what it prints.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ class Simulated:
     held_out: list[tuple[int, float]]
     says_tokens: bool = True
     own_loss: bool = False
-    devices: dict[str, list[str]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
     neighbours: float = 0.0
     job: str = ""
 

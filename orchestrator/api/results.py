@@ -9,8 +9,8 @@ from html import escape
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.formatting import html_table
-from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, follow_ups_of, results_of
-from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, results_of
+from dscampaign.orchestrator.report.measure.load import follow_ups_of, read_runs
 from dscampaign.orchestrator.spec.objective import Objective
 
 

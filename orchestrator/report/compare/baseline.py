@@ -189,12 +189,12 @@ def compare_to_baseline(
     in_held_out = any(run.loss.held_out is not None for one in conditions for run in one.learned)
     in_tokens = all(condition.says_tokens for condition in conditions)
     among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
-    blocks = blocks_of(conditions, in_tokens=in_tokens)
+    by, blocks, spent = blocks_of(conditions, in_tokens=in_tokens)
 
     def compared(one: Condition, beside: BaselineComparison | None) -> BaselineComparison:
-        own = (blocks.speeds.get(one.name, {}), blocks.by, blocks.spent) if blocks else ({}, "", 0.0)
         speeds = tuple(speed for _, speed in one.speeds(in_tokens=in_tokens))
-        return BaselineComparison(one, speeds, in_tokens, in_held_out, among, margin, *own, beside)
+        own = blocks.get(one.name, {})
+        return BaselineComparison(one, speeds, in_tokens, in_held_out, among, margin, own, by, spent, beside)
 
     beside = compared(baseline, None)
     return [beside if one is baseline else compared(one, beside) for one in conditions]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -35,22 +34,12 @@ _EXACT: Final = 1e-18
 """Sums of squares below it are rounding errors."""
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The speeds of conditions in blocks that differ.
+def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> tuple[str, dict[str, dict[Block, float]], float]:
+    """Return ``job`` or ``round``, the speeds by condition and block, and the degrees of freedom to give up for drift.
 
-    Attributes:
-        speeds: by condition and block, at the same time of each block: without the drift within it.
-        spent: degrees of freedom that each comparison gives up for the drift.
+    Speeds are those at the same time of each block: without the drift within it. Nothing if blocks do not clearly
+    differ, so that repeats are compared by themselves.
     """
-
-    by: str
-    speeds: Mapping[str, Mapping[Block, float]]
-    spent: float
-
-
-def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | None:
-    """Return the speeds in blocks; None if blocks do not clearly differ, so that repeats are compared by themselves."""
     in_turn = _ran_in_turn(conditions)
     runs = []
     for one in conditions:
@@ -63,16 +52,16 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> Blocks | N
                 runs.append((one.name, (repeat, place), middle_s, speed))
     names, blocks = {name for name, _, _, _ in runs}, {block for _, block, _, _ in runs}
     if len(blocks) < LEAST_REPEATS:
-        return None
+        return "", {}, 0.0
     enough = len(names) >= _LEAST_CONDITIONS or len(blocks) >= _LEAST_BLOCKS
     differ, drift = _fit(runs, drifts=enough and all(math.isfinite(middle_s) for _, _, middle_s, _ in runs))
     if not differ:
-        return None
+        return "", {}, 0.0
     speeds: dict[str, dict[Block, float]] = {}
     for (name, block, _, speed), faster in zip(runs, drift, strict=True):
         speeds.setdefault(name, {})[block] = speed / float(np.exp(faster))
     packed = all(run.shared_job for one in conditions for run in one.counted)
-    return Blocks("job" if packed else "round", speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0)
+    return "job" if packed else "round", speeds, 1 / (len(speeds) - 1) if drift.any() else 0.0
 
 
 def _ran_in_turn(conditions: Iterable[Condition]) -> bool:

@@ -77,13 +77,9 @@ class Condition:
         return any(run.own_loss for run in self.runs)
 
     @cached_property
-    def devices(self) -> dict[str, list[str]]:
-        """The names of counted repeats by the kind of their devices, if it is known; several if repeats differ."""
-        named: dict[str, list[str]] = {}
-        for run in self.counted:
-            if run.device_names:
-                named.setdefault(" and ".join(sorted(run.device_names)), []).append(run.name)
-        return named
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of devices of its counted repeats, if known; several if repeats differ."""
+        return tuple(dict.fromkeys(" and ".join(sorted(run.device_names)) for run in self.counted if run.device_names))
 
     @cached_property
     def neighbours(self) -> float:
@@ -158,7 +154,8 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Rea
     """Yield a reason for each circumstance in which these differ from the first by chance."""
     compared = list(others)
     if devices := [one for one in compared if _unlike_devices(first, one)]:
-        yield Reason(Why.DEVICES, detail=_devices_text([first, *devices]))
+        kinds = dict.fromkeys(f"{one.title}: {' or '.join(one.devices)}" for one in (first, *devices))
+        yield Reason(Why.DEVICES, detail=some(list(kinds), 4))
     variables = {one.title: differ for one in compared if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in variables.values() for name in several}):
         yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *variables])), detail=some(names, 4))
@@ -183,19 +180,11 @@ def _unlike_variables(one: Condition, other: Condition) -> set[str]:
 
 def _unlike_devices(one: Condition, other: Condition) -> bool:
     """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
-    if len({**one.devices, **other.devices}) < 2 or max(len(one.devices), len(other.devices)) > 1:
-        return max(len(one.devices), len(other.devices)) > 1
+    several = len(one.devices) > 1 or len(other.devices) > 1
+    if several or len({*one.devices, *other.devices}) < 2:
+        return several
     asked = [[each.runs[0].slurm.get(name) for name in _DEVICES] for each in (one, other)]
     return asked[0] == asked[1]
-
-
-def _devices_text(conditions: Iterable[Condition]) -> str:
-    """Return the devices of each condition, or repeat if they differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
-    names: dict[str, dict[str, None]] = {}
-    for one in conditions:
-        for kind, repeats in one.devices.items():
-            names.setdefault(kind, {}).update(dict.fromkeys(repeats if len(one.devices) > 1 else [one.name]))
-    return ", ".join(f"{kind} ({some(list(named), 2)})" for kind, named in names.items())
 
 
 def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection
-
-from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, RunRow
-from dscampaign.db.states import ABSENT, Stage
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import Stage
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -25,22 +22,12 @@ from .workloads import Workload, workloads_of
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.search import SearchState
+    from dscampaign.orchestrator.report.measure.load import FollowUp
 
 HOUR_S: Final = 3600.0
 
 UNCONFIRMED: Final = "Nothing to recommend: no run confirms a trial of the search."
 """Of results without a workload: a comparison counts no trial."""
-
-
-FollowUp = tuple[RunRow, Mapping[str, float]]
-"""A run that followed another, with the last values of its metrics."""
-
-
-def follow_ups_of(conn: Connection, campaign: CampaignRow) -> list[FollowUp]:
-    """Return the follow-ups of a campaign's runs, in the order of their names."""
-    rows = [row for row in queries.runs(conn, campaign.id) if row.stage is Stage.THEN and row.desired != ABSENT]
-    figures = queries.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
-    return [(row, figures.get(row.id, {})) for row in sorted(rows, key=lambda row: row.name)]
 
 
 @dataclass(frozen=True)

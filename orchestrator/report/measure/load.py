@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
+from sqlalchemy import Connection
+
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, thinning_of
+from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow, thinning_of
 from dscampaign.db.series import extra_highest, run_series
+from dscampaign.db.states import ABSENT, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -16,6 +19,9 @@ from dscampaign.orchestrator.reconcile.lease import looked_s
 
 from .metrics import METRICS
 from .run import MeasuredRun, measured_run
+
+FollowUp = tuple[RunRow, Mapping[str, float]]
+"""A run that followed another, with the last values of its metrics."""
 
 
 def figures_of(store: Store, campaign: CampaignRow, names: Collection[str]) -> dict[str, dict[str, float | None]]:
@@ -61,6 +67,13 @@ def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None
                 )
             )
     return measured
+
+
+def follow_ups_of(conn: Connection, campaign: CampaignRow) -> list[FollowUp]:
+    """Return the follow-ups of a campaign's runs, in the order of their names."""
+    rows = [row for row in queries.runs(conn, campaign.id) if row.stage is Stage.THEN and row.desired != ABSENT]
+    figures = queries.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
+    return [(row, figures.get(row.id, {})) for row in sorted(rows, key=lambda row: row.name)]
 
 
 def _neighbours(attempts: Iterable[AttemptRow]) -> dict[int, float]:

@@ -20,6 +20,7 @@ from dscampaign.orchestrator.report.compare.conditions import key_of
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Estimate, Standing
 from dscampaign.orchestrator.report.compare.wording import interval
+from dscampaign.orchestrator.report.measure.hardware import number
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .curves import Curves
@@ -85,9 +86,9 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     lines: dict[str, Mapping[str, Any]] = {}
     figure, kinds = METRICS[metric], {tuple(each.condition.devices) for each in compared if each.condition.devices}
     for one in (each.condition for each in compared):
-        x: Any = one.params.get(axis)
+        x = number(one.params.get(axis))
         estimate = one.summary(metric)
-        if is_number(x) and isinstance(estimate, Estimate) and math.isfinite(estimate.value):
+        if x is not None and isinstance(estimate, Estimate) and math.isfinite(estimate.value):
             others = {name: value for name, value in one.params.items() if name not in (axis, "label")}
             others |= {"on": ", ".join(one.devices)} if len(kinds) > 1 else {}
             line = key_of(others)
@@ -162,11 +163,6 @@ def _lines(curves: Curves, looks: Looks, field: str, title: str, form: str = ".4
     points = base.mark_point(filled=True, size=70, clip=True).add_params(near).properties(name=HOVER)
     shown = alt.OpacityValue(0, condition={"param": "near", "empty": False, "value": 1})
     return [lines, points.encode(y, colour, opacity=shown, tooltip=tooltip)]
-
-
-def is_number(value: object) -> bool:
-    """Whether a value has a place on a numeric axis."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def chart_of(

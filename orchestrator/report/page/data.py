@@ -40,7 +40,14 @@ def document_of(results: Results) -> dict[str, Any]:
             "schema_version": SCHEMA_VERSION,
             "campaign": results.campaign.name,
             **RunCounts.of(results.runs).document(),
-            "workloads": [_workload(one) for one in results.workloads],
+            "workloads": [
+                {
+                    **_recommendation(one),
+                    "conditions": [_condition(each) for each in one.comparisons],
+                    "effects": [change.document() for change in sensitivities(one.comparisons)],
+                }
+                for one in results.workloads
+            ],
             "cost": results.cost,
             "runs": [_run(run) for run in results.runs],
             "failures": [failure for run in results.runs for failure in run.failures],
@@ -101,14 +108,6 @@ def strict(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): strict(each) for key, each in value.items()}
     return [strict(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _workload(one: WorkloadResults) -> dict[str, Any]:
-    return {
-        **_recommendation(one),
-        "conditions": [_condition(each) for each in one.comparisons],
-        "effects": [change.document() for change in sensitivities(one.comparisons)],
-    }
 
 
 def _recommendation(one: WorkloadResults) -> dict[str, Any]:
