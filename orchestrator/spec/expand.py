@@ -21,7 +21,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, conc
 from . import batch_size, placeholders
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
-from .matrix import AxisSetting, Path, Point, points, run_name, short_name
+from .matrix import Path, Point, points, run_name
 from .model import STRATEGIES, RunConfig, Spec, TrainConfig
 from .validate import check
 from .wrong_values import validation_findings
@@ -118,7 +118,6 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
                 repeats = [Repeat(config, number, local_gpus) for number in range(spec.repeats)]
                 configs[fields] = config, origins, repeats
             config, _, repeats = configs[fields]
-            point = as_read(point, config)  # noqa: PLW2901 - the same point
             for repeat in repeats:
                 run = repeat.run(point, Stage.FULL, others=runs)
                 if other := hashes.get(run.config_hash):
@@ -202,23 +201,6 @@ def _origin(place: FieldPath, origins: Origins) -> FieldPath:
     """Return the place of the value that set a field, or the field's own."""
     lengths = (n for n in range(len(place), 0, -1) if place[:n] in origins)
     return next(((*origins[place[:n]], *place[n:]) for n in lengths), place)
-
-
-def as_read(point: Point, config: RunConfig) -> Point:
-    """Return the point with whole numbers as their fields read them: `1e3` is 1000 in names and commands too."""
-    wholes = {s.key: int(s.value) for s in point.settings if isinstance(s.value, float) and _reads_whole(config, s)}
-    if not wholes:
-        return point
-    by_name = {short_name(key): value for key, value in wholes.items()}
-    settings = tuple(replace(s, value=wholes.get(s.key, s.value)) for s in point.settings)
-    return Point(settings, tuple((name, by_name.get(name, value)) for name, value in point.labels))
-
-
-def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
-    value: Any = config
-    for part in setting.path or ():
-        value = getattr(value, part, None)
-    return isinstance(value, int) and value == setting.value
 
 
 class Repeat:

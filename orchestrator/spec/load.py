@@ -19,7 +19,7 @@ from .command_line import launch_line, script_problem, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
-from .matrix import axis_of, field_path, near_field
+from .matrix import ENTRIES, axis_of, field_path, near_field
 from .model import Spec
 from .slurm_section import SlurmConfig, option_findings
 from .wrong_values import validation_findings
@@ -39,8 +39,6 @@ _AT_HOME: Final = INPUTS.union(
 """Fields in which a `~` at the beginning is the home folder, or has an error of its own."""
 _FILES: Final = (".txt", ".jsonl", ".json", ".parquet", ".sif", ".sqsh")
 """How a relative path ends that is no name on the hub."""
-_NO_AXES: Final = ("include", "exclude")
-"""Parts of the matrix; the latter is also a field of Slurm's."""
 
 
 def runs_of_text(
@@ -155,7 +153,7 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     fields = {key: value for key, value in data.items() if value is not None}
     for name in ("slurm", "local", "train", "retry", "matrix"):
         if isinstance(section := fields.get(name), dict):
-            axes = set(section) - {"include", "exclude"} if name == "matrix" else ()
+            axes = section.keys() - {*ENTRIES} if name == "matrix" else ()
             fields[name] = {key: value for key, value in section.items() if value is not None or key in axes}
     return fields
 
@@ -164,7 +162,7 @@ def _field_at(place: FieldPath) -> tuple[str, ...] | None:
     """Return the field of a run that a place of the spec sets; None for a parameter of the command's own."""
     base: tuple[str, ...] | None = ()
     if place[0] == "matrix":
-        base = field_path(str(place[1])) if place[2:] and place[1] not in _NO_AXES else None
+        base = field_path(str(place[1])) if place[2:] and place[1] not in ENTRIES else None
         place = place[3:]
         if base is None and place:
             base, place = field_path(str(place[0])), place[1:]

@@ -20,7 +20,6 @@ from dscampaign.orchestrator.formatting import last_part
 
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
-from .search_section import is_distribution
 from .sections import ContainerConfig, RetryConfig
 from .slurm_section import SlurmConfig
 from .yaml_source import written
@@ -28,6 +27,8 @@ from .yaml_source import written
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
+ENTRIES: Final = ("include", "exclude")
+"""Parts of a matrix that are no axes."""
 _MAX_GRID: Final = 100_000
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40
@@ -95,12 +96,11 @@ def points(
     ]
     kept = [point for point in grid if not any(_has(point, entry) for entry in excludes.values())]
     result = _include(kept, includes)
-    findings += [
-        *_replaced(result),
-        *key_findings([*grid, *result], placeholders),
-        *_exclude_findings(grid, excludes),
-        *_rivals(choices),
-    ]
+    findings += [*key_findings([*grid, *result], placeholders), *_rivals(choices)]
+    for index, entry in excludes.items():
+        if not any(_has(point, entry) for point in grid):
+            hint = "name axes, each with one of its values: numbers without quotes, no lists"
+            findings.append(Finding((("matrix", "exclude", index),), "excludes nothing", hint))
     silent = any(not values for values in usable.values())
     if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
@@ -129,7 +129,7 @@ def field_path(key: str) -> Path | None:
 def axis_of(path: Path, matrix: Any) -> str | None:
     """Return the axis whose values all set a field, so that no other value of it would count."""
     axes = _usable(matrix)[0] if isinstance(matrix, dict) else {}
-    for name in axes.keys() - {"include", "exclude"}:
+    for name in axes.keys() - {*ENTRIES}:
         chosen = [_choice(name, value, 0) for value in axes[name].values()]
         if chosen and all(any(s.path == path for s in point.settings) for point in chosen):
             return name
@@ -156,28 +156,17 @@ def _usable(matrix: Mapping[str, Any]) -> tuple[dict[str, dict[int, Any]], list[
     if set(matrix) == {"exclude"}:
         return {}, [Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")]
     for name, value in matrix.items():
-        place, is_axis = ("matrix", name), name not in ("include", "exclude")
-        values = value if isinstance(value, list) else [value] if isinstance(value, Scalar) else []
+        values = dict(enumerate(value if isinstance(value, list) else [value] if isinstance(value, Scalar) else []))
         if not isinstance(value, list):
             inner = [key for key in value if field_path(f"{name}.{key}")] if isinstance(value, dict) else []
-            hint = f"write {name}.{inner[0]}" if inner and is_axis else f"write {written([value], flow=True)}"
-            hint = "write it below `search: {parameters: ...}`, which samples" if is_distribution(value) else hint
-            findings.append(Finding((place,), "expected a list of values", hint))
+            hint = f"write {name}.{inner[0]}" if inner else f"write {written([value], flow=True)}"
+            findings.append(Finding((("matrix", name),), "expected a list of values", hint))
         elif not values:
-            findings.append(Finding((place,), "has no values", "give at least one, or remove it"))
-        usable[name] = _firsts(values) if is_axis else {i: v for i, v in enumerate(values) if v and isinstance(v, dict)}
-        message = "is given twice" if is_axis else "expected fields with their values"
-        wrong = (i for i in range(len(values)) if i not in usable[name])
-        findings += [Finding(((*place, index),), message) for index in wrong]
+            findings.append(Finding((("matrix", name),), "has no values", "give at least one, or remove it"))
+        wrong = [i for i, v in values.items() if name in ENTRIES and not (v and isinstance(v, dict))]
+        findings += [Finding((("matrix", name, index),), "expected fields with their values") for index in wrong]
+        usable[name] = {index: value for index, value in values.items() if index not in wrong}
     return usable, findings
-
-
-def _firsts(values: Sequence[Any]) -> dict[int, Any]:
-    """Return the values by their index, without those that repeat one before them."""
-    indices: dict[Any, int] = {}
-    for index, value in enumerate(values):
-        indices.setdefault(value if type(value) in (str, int, float) else dumps(value, sort_keys=True), index)
-    return {index: values[index] for index in indices.values()}
 
 
 def _choice(name: str, value: Any, index: int) -> Point:
@@ -219,17 +208,6 @@ def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
     return _has(point, {key: value for key, value in entry.items() if _values(point, key)})
 
 
-def _replaced(result: Sequence[Point]) -> Iterator[Finding]:
-    """Find entries that later ones replace in every point: their values would be lost without a word."""
-    settings = [setting for point in result for setting in {s.path or s.key: s for s in point.settings}.values()]
-    effective = {setting.place[2] for setting in settings if setting.place[1] == "include"}
-    adds = {setting.place[2] for point in result for setting in point.settings if setting.place[1] == "include"}
-    for index in adds - effective:
-        message = "has no effect: later entries add other values to the same points"
-        hint = "list the values as an axis; an entry with a `label` is a point of its own"
-        yield Finding((("matrix", "include", index),), message, hint)
-
-
 def _has(point: Point, entry: Mapping[str, Any]) -> bool:
     """Return whether a point has all values of an entry."""
     return all(
@@ -243,19 +221,6 @@ def _values(point: Point, key: str) -> list[Any]:
     path = field_path(key)
     values = [s.value for s in point.settings if s.key == key or (path is not None and s.path == path)]
     return values + [label for name, label in point.labels if name == key]
-
-
-def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
-    names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
-    for index, entry in entries.items():
-        unknown = [key for key in entry if not any(_values(point, key) for point in grid)]
-        for key in unknown:
-            hint = did_you_mean(key, sorted(names), "name an axis, or its values")
-            place = ("matrix", "exclude", index, key)
-            yield Finding((place,), "is not an axis, so this excludes nothing", hint, at_key=True)
-        if not unknown and not any(_has(point, entry) for point in grid):
-            hint = "write an entry for each value: numbers without quotes, no lists"
-            yield Finding((("matrix", "exclude", index),), "excludes nothing", hint)
 
 
 def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:

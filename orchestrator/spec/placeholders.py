@@ -37,7 +37,10 @@ def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
 def values_of(fields: Mapping[str, object], point: Point) -> dict[str, object]:
     """Return the values of all placeholders of a point but the run's name and those of an attempt."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
-    values = {**fields, **own, "repeat": fields["repeat"], "seed": fields["seed"]}
+    wholes = {
+        name: value for name, value in fields.items() if type(value) is int
+    }  # `1e3` is 1000, a repeat has its seed
+    values = {**fields, **own, **wholes}
     sizes = {key for s in point.settings if s.path == ("train", "micro_batch") for key in (s.key, short_name(s.key))}
     for name in sizes | _LATER:
         values.pop(name, None)

@@ -20,11 +20,6 @@ _FORMS: Final = "write {log_uniform: [1e-5, 1e-2]}, {uniform: [0, 1]}, {int: [1,
 _BUDGET: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:gpu[- ]?h(?:ours?)?)?\s*", re.IGNORECASE)
 
 
-def is_distribution(value: Any) -> bool:
-    """Return whether a value has the form of a distribution, here or in other tools."""
-    return isinstance(value, Mapping) and bool(value) and ("distribution" in value or set(value) <= set(KINDS))
-
-
 _NEEDS: Final = {
     "choice": "at least two values, finite and without structure: a strategy names several fields at once",
     "uniform": "two finite numbers, the lower first",

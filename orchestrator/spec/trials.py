@@ -14,7 +14,7 @@ from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
 from . import placeholders
-from .expand import Repeat, Run, SharedSections, as_read, base_of, config_of
+from .expand import Repeat, Run, SharedSections, base_of, config_of
 from .field_types import Scalar
 from .matrix import AxisSetting, Point, field_path, key_findings, short_name
 from .model import RunConfig, Spec
@@ -115,7 +115,7 @@ class TrialTemplate:
     ) -> Run:
         point = point_of(self.search, params)
         config = config_of(self._base(steps, repeat is not None), point, self.local_gpus, SharedSections(), {})
-        return Repeat(config, repeat or 0, self.local_gpus).run(as_read(point, config), stage, {}, name)
+        return Repeat(config, repeat or 0, self.local_gpus).run(point, stage, {}, name)
 
     def _base(self, steps: int | None, confirms: bool) -> dict[str, Any]:
         train = dict(self.base.get("train", {}))

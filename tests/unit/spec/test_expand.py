@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dscampaign.db.storable import to_json
 from dscampaign.orchestrator.errors import InvalidSpec
 from dscampaign.orchestrator.spec.expand import Run, SharedSections, expand
-from dscampaign.orchestrator.spec.matrix import points, run_name
+from dscampaign.orchestrator.spec.matrix import run_name
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 
 TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}
@@ -75,13 +75,6 @@ def test_include_adds_to_points_that_it_does_not_contradict() -> None:
     assert list(found) == list(runs({"zero_stage": [0, 3]}))
     later = runs({"zero_stage": [0, 3], "include": [{"lr": 1e-3}, {"zero_stage": 3, "lr": 2e-3}]})
     assert [run.config.train.lr for run in later.values()] == [1e-3, 2e-3]
-
-
-def test_an_include_that_later_ones_replace_everywhere_is_an_error() -> None:
-    _, findings = points({"zero_stage": [0, 1], "include": [{"micro_batch": 1}, {"micro_batch": 2}]})
-    assert [(finding.places[0], finding.message) for finding in findings] == [
-        (("matrix", "include", 0), "has no effect: later entries add other values to the same points")
-    ]
 
 
 def test_include_that_fits_nowhere_is_a_point_of_its_own() -> None:

@@ -50,7 +50,7 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
         ("  strategy: ZeRO3", 'did you mean "zero3"?'),
-        ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", 'did you mean "zero_stage"?'),
+        ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", "name axes, each with one of its values"),
     ],
 )
 def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> None:

@@ -142,12 +142,6 @@ def test_a_missing_package_is_named(
     assert hint in str(error.value)
 
 
-def test_a_distribution_in_a_matrix_leads_to_search(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="search") as error:
-        runs_of_text(f"{BASE}matrix: {{{LR}}}\n", tmp_path / "spec.yaml")
-    assert "write it below `search: {parameters: ...}`" in str(error.value)
-
-
 def test_a_rung_has_the_schedule_of_a_whole_trial(tmp_path: Path) -> None:
     halving = "halving: {from: 10, to: 200, factor: 4}"
     search = SearchConfig.model_validate(

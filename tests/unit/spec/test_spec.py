@@ -139,7 +139,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("matrix: {lrr: [1]}", 7, "matrix.lrr", 'did you mean "lr"'),
         ("matrix: {lr: []}", 7, "matrix.lr", "no values"),
         ("matrix: {lr: 1e-4}", 7, "matrix.lr", "write [0.0001]"),
-        ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "given twice"),
+        ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "is the same experiment as run lr-0.0001"),
         ("matrix: {setup: [[a]]}", 7, "matrix.setup", "slurm.setup or local.setup"),
         ("matrix: {name: [a]}", 7, "matrix.name", "cannot vary"),
         ("matrix: {lr: [1e-4, 2e-4]}\nbaseline: {lrr: 1e-4}", 8, "baseline", "is no point of the matrix"),
