@@ -22,7 +22,7 @@ from . import batch_size, placeholders
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
 from .matrix import Path, Point, points, run_name
-from .model import STRATEGIES, RunConfig, Spec, TrainConfig
+from .model import STRATEGIES, RunConfig, Spec
 from .validate import check
 from .wrong_values import validation_findings
 
@@ -54,9 +54,7 @@ class Run:
         name: Unique in its campaign, safe as a folder's name, at most 100 characters.
         params: The values that the matrix sets, by short names.
         config_hash: 16 hexadecimal digits that identify the experiment.
-        target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
         config: With the values that the spec left to defaults or to this machine.
-        micro_batch, accumulation: At first; None if they are searched for, or the command manages its batches.
         ordinal: Its place in the campaign, if not that in the spec.
     """
 
@@ -65,15 +63,45 @@ class Run:
     repeat: int
     config: RunConfig
     config_hash: str
-    target_step: int | None
-    nodes: int
-    ranks_per_node: int
-    world_size: int
-    global_batch: int | None
-    micro_batch: int | None
-    accumulation: int | None
     stage: Stage = Stage.FULL
     ordinal: int | None = None
+
+    @property
+    def target_step(self) -> int | None:
+        """Optimizer steps after which it is complete; None until the training has counted an epoch."""
+        return self.config.train.steps
+
+    @property
+    def nodes(self) -> int:
+        """Its nodes."""
+        return self.config.nodes
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Its processes on each node."""
+        return self.config.ranks()
+
+    @property
+    def world_size(self) -> int:
+        """Its processes."""
+        return self.config.world_size()
+
+    @property
+    def global_batch(self) -> int | None:
+        """Samples of an optimizer step; None if the command manages its batches."""
+        return self.config.train.global_batch
+
+    @property
+    def micro_batch(self) -> int | None:
+        """The micro-batch of its first attempt; None if it is searched for, or the command manages its batches."""
+        return self.config.train.fixed_micro_batch
+
+    @property
+    def accumulation(self) -> int | None:
+        """The passes of an optimizer step, likewise."""
+        if self.global_batch is None or self.micro_batch is None:
+            return None
+        return batch_size.accumulation(self.global_batch, self.micro_batch, self.data_parallel)
 
     @property
     def data_parallel(self) -> int:
@@ -208,18 +236,7 @@ class Repeat:
 
     def __init__(self, config: RunConfig, repeat: int, local_gpus: int) -> None:
         train = config.train.model_copy(update={"seed": config.train.seed + repeat}) if repeat else config.train
-        ranks = config.ranks(local_gpus)
-        micro_batch, accumulation = _batch(train, config.nodes * ranks)
-        self._sizes: dict[str, Any] = {
-            "repeat": repeat,
-            "target_step": train.steps,
-            "nodes": config.nodes,
-            "ranks_per_node": ranks,
-            "world_size": config.nodes * ranks,
-            "global_batch": train.global_batch,
-            "micro_batch": micro_batch,
-            "accumulation": accumulation,
-        }
+        self._repeat, ranks = repeat, config.ranks(local_gpus)
         # Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and
         # checkpoints do not count. Nodes and ranks do: a checkpoint fits one number of them.
         self._experiment = {
@@ -231,7 +248,9 @@ class Repeat:
             "nodes": config.nodes,
             "ranks_per_node": ranks,
         }
-        if not train.searches:
+        if train.global_batch is not None and train.micro_batch is None:
+            shares = train.data_parallel(config.nodes * ranks)
+            micro_batch = batch_size.default_micro_batch(train.global_batch, shares)
             train = train.model_copy(update={"micro_batch": micro_batch})
         self._config = config.model_copy(update={"train": train, "ranks_per_node": ranks})
         self._fields, self._texts = placeholders.fields_of(self._config, repeat), placeholders.Texts(self._config)
@@ -242,21 +261,13 @@ class Repeat:
             raise InvalidSpec(findings)
         values = placeholders.values_of(self._fields, point) if self._config.command is not None else {}
         filled = self._texts.filled(values)
-        digest, repeat = _digest(self._experiment, filled, point), self._sizes["repeat"]
-        name = name or run_name(point.labels, f"-r{repeat}" if repeat else "", digest, others)
+        digest = _digest(self._experiment, filled, point)
+        name = name or run_name(point.labels, f"-r{self._repeat}" if self._repeat else "", digest, others)
         if "run" in self._texts.used:
             filled = self._texts.filled(values | {"run": name})
         new = {field: value for field, value in filled.items() if value != getattr(self._config, field)}
         config = self._config.model_copy(update=new) if new else self._config
-        return Run(name=name, params=point.params, config=config, config_hash=digest, stage=stage, **self._sizes)
-
-
-def _batch(train: TrainConfig, world_size: int) -> tuple[int | None, int | None]:
-    if train.global_batch is None or train.searches:
-        return train.fixed_micro_batch, None
-    shares = train.data_parallel(world_size)
-    micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, shares)
-    return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, shares)
+        return Run(name, point.params, self._repeat, config, digest, stage)
 
 
 def _digest(experiment: Mapping[str, Any], filled: Mapping[str, Any], point: Point) -> str:

@@ -67,13 +67,6 @@ def follow_up(
         repeat=repeat,
         config=made,
         config_hash=hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16],
-        target_step=None,
-        nodes=made.nodes,
-        ranks_per_node=made.ranks(),
-        world_size=made.world_size(),
-        global_batch=None,
-        micro_batch=None,
-        accumulation=None,
         stage=Stage.THEN,
     )
 

@@ -21,7 +21,8 @@ from dscampaign.tests.support.policy_world import run_row
 
 def new(name: str, config_hash: str = "") -> Run:
     """A run of a spec."""
-    return Run(name, {}, 0, RunConfig(ranks_per_node=1), config_hash or f"hash-{name}", 10, 1, 1, 1, 8, 8, 1)
+    train = TrainConfig(steps=10, global_batch=8, micro_batch=8)
+    return Run(name, {}, 0, RunConfig(ranks_per_node=1, train=train), config_hash or f"hash-{name}")
 
 
 def stored(name: str, state: RunState = RunState.PENDING, **values: Any) -> RunRow:
@@ -121,7 +122,8 @@ def test_a_run_that_was_cancelled_by_name_stays_cancelled() -> None:
 
 def test_results_of_one_campaign_are_measured_alike() -> None:
     """The digest leaves the number of evaluated batches out, and kept campaigns rely on theirs."""
-    more = replace(new("a"), config=RunConfig(ranks_per_node=1, train=TrainConfig(eval_batches=8, keep_checkpoints=3)))
+    train = new("a").config.train.model_copy(update={"eval_batches": 8, "keep_checkpoints": 3})
+    more = replace(new("a"), config=RunConfig(ranks_per_node=1, train=train))
     row = stored("a", RunState.COMPLETED, config=new("a").stored_config)
     with pytest.raises(UserError, match=r"experiment has changed in the spec: train.eval_batches: not set → 8\n"):
         merge([more], [row])
@@ -172,7 +174,7 @@ def trained(steps: int, config_hash: str, **train: Any) -> Run:
     """A run of the built-in training with a constant learning rate, unless another schedule is said."""
     fields = {"model": "gpt2", "dataset": {"path": "x"}, "schedule": "constant", "global_batch": 8, "micro_batch": 8}
     config = RunConfig(ranks_per_node=1, train=TrainConfig(**{**fields, "steps": steps, **train}))
-    return Run("a", {}, 0, config, config_hash, steps, 1, 1, 1, 8, 8, 1)
+    return Run("a", {}, 0, config, config_hash)
 
 
 def as_stored(run: Run, state: RunState = RunState.COMPLETED, **values: Any) -> RunRow:
