@@ -88,8 +88,7 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
 
 def _from_sbatch(script: Path, path: Path) -> None:
     from dscampaign.orchestrator.spec.from_sbatch import spec_of
-    from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
-    from dscampaign.orchestrator.spec.sbatch_options import options_of
+    from dscampaign.orchestrator.spec.sbatch_draft import options_of, yaml_of
     from dscampaign.orchestrator.spec.templates import write_new
 
     check_folder_of(path)

@@ -159,7 +159,7 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
     options, sizes, dropped, refused = list[str](), dict[str, int](), dict[str, str](), dict[str, str]()
     ours, others, as_module, at = _OURS[launcher].split(), _OTHERS.get(launcher, ""), False, begin
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        name, value, used = option(words[at:], _LETTERS[launcher], _ends)
+        name, value, used = option(words[at:], _LETTERS[launcher], lambda word: word.startswith("-") or is_start(word))
         kept, at = words[at : at + used], at + used
         if name == "module":
             as_module = True
@@ -180,10 +180,10 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
     return LaunchLine(launcher, tuple(options), script, at, sizes, dropped, refused)
 
 
-def _ends(word: str) -> bool:
-    """Return whether a word cannot be the value of an option: another option, a script, or a program."""
+def is_start(word: str) -> bool:
+    """Return whether a word is a Python script, or a program that starts one."""
     program = PurePosixPath(word).name
-    return word.startswith("-") or word.endswith(".py") or program in _PROGRAMS or bool(_PYTHON.fullmatch(program))
+    return word.endswith(".py") or program in _PROGRAMS or bool(_PYTHON.fullmatch(program))
 
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})

@@ -13,12 +13,12 @@ from typing import Final
 
 from dscampaign.jobs.shared.placeholders import AT_LAUNCH
 
-from .command_line import LaunchLine, launch_line
+from .command_line import LaunchLine, is_start, launch_line
 from .field_types import Hint
 from .load import secrets_in
 from .model import Spec
-from .sbatch_options import MOST_POINTS, Draft, count, name_from, options_of, take_container, take_option
-from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, redirection_of, statements, words_of
+from .sbatch_draft import MOST_POINTS, Draft, count, name_from, options_of, take_container, take_option
+from .shell import ASSIGNMENT, WORD, Statement, Variables, option, redirection_of, statements, words_of
 from .slurm_section import SlurmConfig
 
 _SETUP: Final = "module ml source . conda mamba micromamba virtualenv pip spack ulimit unset eval umask".split()  # noqa: SIM905
@@ -57,11 +57,6 @@ _FOR: Final = re.compile(
 )
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq\s+(\d+)\s+(\d+)\)")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
-_RUN_VALUED: Final = ("name", "prefix", "cwd", "with", "extra", "group", "python")
-"""Options of `conda run` and `uv run` with a value."""
-_VALUED: Final = frozenset(
-    """-B -b --bind --pwd --cwd --cd --env --env-file -H --home -W --workdir -S --scratch -o --overlay""".split()  # noqa: SIM905
-)
 
 
 def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
@@ -78,7 +73,7 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
         draft.unclear.append((draft.at or "options", f"{name} is not set here: write its value below `container`"))
     if draft.line is None:
         draft.unclear.append(("end", "no line starts a training script: its Python script, module or launcher"))
-    elif draft.variables.columns and not draft.columns:
+    elif (draft.variables.loops or draft.variables.tasks) and not draft.matrix:
         draft.unclear.append(("end", "the runs of the array, or loop, do not differ: write an axis, or `repeats`"))
     return draft
 
@@ -97,14 +92,11 @@ def _take(draft: Draft, statement: Statement) -> None:
     elif first in _SETUP and words[1:2] != ["run"]:
         _take_setup(draft, place, draft.variables.filled(text))
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
-        folder = "".join(
-            replace(draft.variables, values={**draft.environment, **draft.variables.values}).words(words[1])
-        )
+        scope = replace(draft.variables, values={**draft.environment, **draft.variables.values})
+        folder = "".join(scope.words(words[1]))
         if "$" in folder or folder == "-":
             draft.unclear.append((place, f"{text}: only a shell finds the folder"))
         else:
-            earlier = [line for line in draft.setup if re.match(r"(?:source|\.) [\w.]", line)]
-            draft.unclear += [(place, f"{line}: its path starts at the folder of this line now") for line in earlier]
             draft.folder = posixpath.normpath(posixpath.join(draft.folder, folder))
             draft.taken.append(place)
     elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]):
@@ -124,18 +116,14 @@ def _take_setup(draft: Draft, place: str, line: str) -> None:
 
 
 def _take_block(draft: Draft, statement: Statement) -> None:
-    """Take over a loop that starts the training as axes, and a here-document that is the value of a variable."""
+    """Take over a loop that starts the training as an axis."""
     begin = statement.text.partition("\n")[0]
-    match, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
-    if match and document:
-        draft.variables.values[match[1]] = draft.variables.filled(document["text"])
-        draft.taken.append(statement.place)
-        return
     loop = _FOR.fullmatch(statement.text)
     if loop:
         trial, values = deepcopy(draft), _values_of(draft, loop)
         if values:
-            trial.variables.vary(loop["name"], values, loop["name"].lower())
+            variables = trial.variables
+            variables.values[loop["name"]] = variables.placeholder(variables.loops, loop["name"].lower(), values)
             trial.taken.append(statement.place)
         else:
             trial.variables.values.pop(loop["name"], None)
@@ -187,10 +175,7 @@ def _assign(draft: Draft, statement: Statement, name: str, value: str, *, export
         own = {name: f"${{{name}:-}}"}  # it extends the value that the job has
         _take_setup(draft, place, _for_setup(replace(variables, values=variables.values | own), text))
         return
-    columns = set(variables.columns)
     filled = value if f"{name}='{value}'" in text else variables.filled(value)
-    if (new := filled[1:-1]) in variables.columns.keys() - columns and name.lower() not in columns:
-        filled = variables.column(name.lower(), variables.columns.pop(new))
     is_known = not _COMMAND.search(filled)
     is_part = is_known and " " in filled and re.search(rf"\$\{{?{re.escape(name)}\b", draft.script)  # of a command
     if is_known and value.startswith("("):
@@ -310,12 +295,9 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
             draft.env[name] = value
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
-        words, environment = words[2:], ""
-        while words and words[0].startswith("-"):
-            name, value, used = option(words, {"n": "name", "p": "prefix"})
-            environment = value if name in ("name", "prefix") else environment
-            words = words[used if name in _RUN_VALUED else 1 :]
-        draft.setup.append(f"conda activate {environment}" if environment else "source .venv/bin/activate")
+        environment = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", " ".join(words))
+        draft.setup.append(f"conda activate {environment[1]}" if environment else "source .venv/bin/activate")
+        words = words[next((at for at, word in enumerate(words) if is_start(word)), 2) :]
     return words
 
 
@@ -337,17 +319,21 @@ def _out_of_container(draft: Draft, words: list[str]) -> list[str]:
     if at is None or not (at == 0 or words[0] == "srun"):
         return words
     draft.container["runtime"] = _WRAPPERS[PurePosixPath(words[at]).name]
-    inside = words[at + 1 + (words[at + 1] in ("exec", "run")) :]
-    while inside[0].startswith("-"):
-        name, equals, value = inside[0].partition("=")
-        if name in _VALUED and not equals:
-            value, inside = inside[1], inside[1:]
-        if name in ("-B", "-b", "--bind"):
+    begin = at + 1 + (words[at + 1] in ("exec", "run"))
+    end = next(i for i in range(begin, len(words) + 1) if i == len(words) or _runs(words[i]))
+    *before, image = words[begin : end - (words[end - 1] == "--")]
+    while before:
+        name, value, used = option(before, {"b": "bind", "B": "bind"})
+        if name == "bind":
             draft.mounts += value.split(",")
-        elif name in ("--pwd", "--cwd", "--cd"):
+        elif name in ("pwd", "cwd", "cd"):
             draft.container["workdir"] = value
-        elif name == "--env":
+        elif name == "env":
             draft.env |= dict(pair.split("=", 1) for pair in value.split(","))
-        inside = inside[1:]
-    draft.container["image"] = inside[0]
-    return [*words[:at], *inside[1 + (inside[1:2] == ["--"]) :]]
+        before = before[used:]
+    draft.container["image"] = image
+    return [*words[:at], *words[end:]]
+
+
+def _runs(word: str) -> bool:
+    return is_start(word) or word in ("bash", "sh")

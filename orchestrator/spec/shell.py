@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 import shlex
 import subprocess
@@ -22,22 +20,13 @@ LETTERS: Final = dict(
 
 _TIMEOUT_S: Final = 5.0
 _BLOCK: Final = re.compile(r"(?:if|for|while|until|select|case|test|\[\[?|function)\s|[\w-]+\s*\(\s*\)")
-HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(?P<end>\w+)\1[^\n]*\n(?P<text>(?s:.*\n))")
+_HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*['\"]?\w")
 _NAMED: Final = re.compile(
     r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*|\d)(?::?-(?P<default>[^{}$]*))?\})"
 )
-_INDEXED: Final = re.compile(r"(?<!\\)\$\{(?P<size>#?)(?P<name>[A-Za-z_]\w*)\[(?P<index>[^\[\]$`]+)\]\}")
-_SUM: Final = re.compile(r"\$\(\(((?:[^()`]|\([^()`]*\))+)\)\)")
+_INDEXED: Final = re.compile(r"(?<!\\)\$\{(?P<name>[A-Za-z_]\w*)\[(?P<index>\{task\}|\d+|[@*])\]\}")
 _HERE: Final = re.compile(r"`pwd`|\$\(pwd\)|\$\(dirname [^()]*(?:\$0|BASH_SOURCE)[^()]*\)")
 _ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
-_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 _COMMENT: Final = re.compile(r"""(?<!\S)#.*|(?P<kept>(?>\\.|'[^']*'|"(?:\\.|[^"\\])*"|\S)+)""")
 _NESTED: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 _EXPANSION: Final = rf"(?<!\\)\$(?:{_NESTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})|`[^`]*`"
@@ -71,36 +60,27 @@ class Variables:
 
     Attributes:
         values: `{lr}` stands for a value that differs between the points of a sweep.
-        columns: The values of each such placeholder, one for each point.
+        loops: The values of each placeholder of a loop.
+        tasks: The values of each placeholder of the array, one for each task.
         taken: Names that no placeholder can have.
     """
 
     values: dict[str, str]
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    columns: dict[str, list[str]] = field(default_factory=dict)
+    loops: dict[str, list[str]] = field(default_factory=dict)
+    tasks: dict[str, list[str]] = field(default_factory=dict)
     taken: frozenset[str] = frozenset()
 
-    def vary(self, name: str, values: Sequence[str], placeholder: str) -> None:
-        """Set a variable to one value after another, in each point so far."""
-        points = max(1, *map(len, self.columns.values())) if self.columns else 1
-        self.columns = {column: [value for value in old for _ in values] for column, old in self.columns.items()}
-        self.values[name] = self.column(placeholder, [*values] * points)
-
-    def column(self, name: str, values: list[str]) -> str:
-        """Return a placeholder for values that differ between points; the value itself if they are the same."""
-        if len(set(values)) == 1:
-            return values[0]
-        while name in self.taken or self.columns.setdefault(name, values) != values:
+    def placeholder(self, columns: dict[str, list[str]], name: str, values: list[str]) -> str:
+        """Return a placeholder for values that differ between the points of a sweep."""
+        while name in self.taken or columns.setdefault(name, values) != values:
             name += "_2"
         return f"{{{name}}}"
 
     def filled(self, text: str) -> str:
-        """Return the text with the values of known variables and of arithmetic."""
+        """Return the text with the values of known variables."""
         text = _NAMED.sub(self._named, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))
-        for _ in range(2):  # one may stand in the other
-            text = _INDEXED.sub(self._indexed, text)
-            text = _SUM.sub(lambda match: self._sum(match[1], "value", match[0], str), text)
-        return text
+        return _INDEXED.sub(self._indexed, text)
 
     def words(self, text: str) -> list[str]:
         """Return the words of a command before any `>` or `|`, with values; raise ValueError for an open quote."""
@@ -115,38 +95,12 @@ class Variables:
         array, index = self.arrays.get(match["name"]), match["index"]
         if array is None:
             return match[0]
-        if match["size"]:
-            return str(len(array))
         if index in ("@", "*"):
             return " ".join(word if "$" in word else shlex.quote(word) for word in array)
-        item = lambda number: array[number] if 0 <= number < len(array) else ""  # noqa: E731
-        return self._sum(index, match["name"].lower(), match[0], item)
-
-    def _sum(self, text: str, name: str, otherwise: str, result: Callable[[int], str]) -> str:
-        """Compute an expression, in each point if it differs."""
-        text = re.sub(r"(?<![\w{])\$?([A-Za-z_]\w*)", lambda match: self.values.get(match[1], match[0]), text)
-        used = [column for column in _PLACEHOLDER.findall(text) if column in self.columns]
-        rows = zip(*(self.columns[column] for column in used), strict=True) if used else [()]
-        numbers = [
-            _number(_PLACEHOLDER.sub(lambda match: row.get(match[1], match[0]), text))  # noqa: B023 - called at once
-            for row in (dict(zip(used, values, strict=True)) for values in rows)
-        ]
-        terms = [result(number) for number in numbers if number is not None]
-        return self.column(name, terms) if terms and len(terms) == len(numbers) else otherwise
-
-
-def _number(text: str) -> int | None:
-    """Return the value of whole numbers with operators between them, None for any other text."""
-
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.BinOp):
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        return int(ast.unparse(node))
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (ArithmeticError, KeyError, SyntaxError, ValueError, RecursionError):
-        return None
+        chosen = ["".join(array[int(n) : int(n) + 1]) for n in (self.tasks["task"] if index == "{task}" else [index])]
+        if index != "{task}":
+            return chosen[0]
+        return self.placeholder(self.tasks, match["name"].lower().removesuffix("s"), chosen)
 
 
 def words_of(text: str, fill: Callable[[str], str] = str) -> list[str]:
@@ -204,7 +158,7 @@ def statements(text: str, line: int = 1) -> Iterator[Statement]:
             continue
         begin = first + line - 1
         place = f"{begin}-{last}" if (last := begin + lines.count("\n")) > begin else str(begin)
-        block, joined = bool(_BLOCK.match(whole) or HEREDOC.search(whole)), re.sub(r"\s*\\\n\s*", " ", whole)
+        block, joined = bool(_BLOCK.match(whole) or _HEREDOC.search(whole)), re.sub(r"\s*\\\n\s*", " ", whole)
         for part in [whole] if block else filter(None, map(str.strip, _PART.findall(joined))):
             yield Statement(begin, place, part, block)
 

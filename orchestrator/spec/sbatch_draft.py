@@ -1,4 +1,4 @@
-"""The `#SBATCH` lines of a script, as the fields of a spec."""
+"""The spec made from an sbatch script: its fields, those of the `#SBATCH` lines among them, and its text."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.jobs.shared.placeholders import names_in
 
 from .command_line import LaunchLine
+from .load import secret_in
 from .shell import LETTERS, Variables, option
 from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 from .slurm_syntax import gpus_of_node
+from .yaml_source import parse_value, written
 
 _FIELDS: Final = PASSED_OPTIONS | SlurmConfig.model_fields.keys()
 _SIZES: Final = ("ntasks", "ntasks_per_node", "gpus", "gpus_per_task", "cpus_per_task")
-_NOTED: Final = ("dependency", "clusters", "wrap")
+_NOTED: Final = ("array", "dependency", "clusters", "wrap")
 """Options of sbatch that need a look, although this program sets them itself."""
 MOST_POINTS: Final = 100_000
+_STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true")
 
 
 @dataclass
@@ -51,12 +55,17 @@ class Draft:
     unclear: list[tuple[str, str]] = field(default_factory=list)
 
     @property
-    def columns(self) -> dict[str, list[str]]:
-        """The values of each placeholder that the training uses, one for each point of the sweep."""
+    def matrix(self) -> dict[str, Any]:
+        """An axis for each placeholder of a loop, and for that of the array, or the points of several."""
         words = (*self.line.script, *self.line.options) if self.line else ()
         texts = (*words, *self.env.values(), *self.container.values(), *self.mounts)
         used = dict.fromkeys(name for text in texts for name in names_in(text))
-        return {name: self.variables.columns[name] for name in used if name in self.variables.columns}
+        loops, tasks = (
+            {name: list(map(_value, columns[name])) for name in used if name in columns}
+            for columns in (self.variables.loops, self.variables.tasks)
+        )
+        rows = [dict(zip(tasks, row, strict=True)) for row in dict.fromkeys(zip(*tasks.values(), strict=True))]
+        return {**loops, **(tasks if len(tasks) < 2 else {"array": rows})}
 
 
 def name_from(text: str) -> str:
@@ -85,7 +94,9 @@ def take_option(draft: Draft, place: str, name: str, value: str) -> None:
     """Take over an option, or note the reason against it."""
     text = f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
     if name == "array" and (tasks := _tasks(value)):
-        draft.variables.vary("SLURM_ARRAY_TASK_ID", tasks, "task")
+        draft.variables.values["SLURM_ARRAY_TASK_ID"] = draft.variables.placeholder(
+            draft.variables.tasks, "task", tasks
+        )
         draft.slurm["array_parallelism"] = value.partition("%")[2]
     elif name == "signal":
         draft.slurm["signal_delay_s"] = value.partition("@")[2]
@@ -101,7 +112,7 @@ def take_option(draft: Draft, place: str, name: str, value: str) -> None:
         take_container(draft, name, value)
     elif name in _FIELDS:
         draft.slurm[name] = value or "true"
-    elif name in OWNED_OPTIONS and name not in ("array", *_NOTED):
+    elif name in OWNED_OPTIONS and name not in _NOTED:
         draft.needless.append((place, f"{text}: {OWNED_OPTIONS[name]}"))
         return
     else:
@@ -131,17 +142,17 @@ def take_container(draft: Draft, name: str, value: str) -> None:
         draft.unclear.append((draft.at or "options", f"--container-{key.replace('_', '-')}"))
 
 
-def number_at_end(text: str) -> int:
+def _number_at_end(text: str) -> int:
     """Return the number with which a text ends, 0 for none."""
     return int(match[0]) if (match := re.search(r"\d+$", text)) else 0
 
 
 def count(draft: Draft) -> None:
     """Turn tasks, GPUs and cores into numbers of a node, and define Slurm's variables."""
-    sizes = {name: number_at_end(value) for name, value in draft.sizes.items()}
+    sizes = {name: _number_at_end(value) for name, value in draft.sizes.items()}
     if "nodes" not in draft.slurm and sizes.get("ntasks") and sizes.get("ntasks_per_node"):
         draft.slurm["nodes"] = str(-(-sizes["ntasks"] // sizes["ntasks_per_node"]))
-    nodes = number_at_end(draft.slurm.get("nodes", "")) or 1
+    nodes = _number_at_end(draft.slurm.get("nodes", "")) or 1
     tasks = sizes.get("ntasks_per_node") or -(-sizes.get("ntasks", 1) // nodes) or 1
     if not {"gres", "gpus_per_node"} & draft.slurm.keys():
         request = draft.sizes.get("gpus") or draft.sizes.get("gpus_per_task") or ""
@@ -151,7 +162,7 @@ def count(draft: Draft) -> None:
             draft.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
     if cores := sizes.get("cpus_per_task"):
         draft.slurm["cpus_per_task"] = str(cores * tasks)
-    gpus = gpus_of_node(str(number_at_end(draft.slurm.get("gpus_per_node", ""))), draft.slurm.get("gres"))
+    gpus = gpus_of_node(str(_number_at_end(draft.slurm.get("gpus_per_node", ""))), draft.slurm.get("gres"))
     draft.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
     draft.variables.values |= {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
@@ -164,3 +175,65 @@ def count(draft: Draft) -> None:
         "SLURM_LOCALID": "{local_rank}",
         **dict.fromkeys(("SLURM_SUBMIT_DIR", "PWD"), "."),
     }
+
+
+# The text of the spec
+
+
+def yaml_of(draft: Draft, source: str) -> str:
+    """Return the text of the spec."""
+    lines = [f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."]
+    lines += [f"# Taken over: lines {_spans(draft.taken)}."]
+    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", draft.unclear)):
+        lines += [f"# {head}:"] * bool(notes) + [f"#   {place}: {_shown(text)}" for place, text in notes]
+    return "\n".join([*lines, written(_document(draft))])
+
+
+def _shown(text: str) -> str:
+    return text.split(maxsplit=1)[0] + " … (a line with a secret)" if secret_in(text) else " ".join(text.split())
+
+
+def _spans(places: list[str]) -> str:
+    """Return `2-4, 7` for the lines 2, 3, 4 and 7."""
+    ends = [place.partition("-")[::2] for place in places]
+    lines = {line for first, last in ends for line in range(int(first), int(last or first) + 1)}
+    begins = sorted(line for line in lines if line - 1 not in lines)
+    lasts = sorted(line for line in lines if line + 1 not in lines)
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, lasts, strict=True))
+
+
+def _document(draft: Draft) -> dict[str, Any]:
+    slurm = {name: _value(value) for name, value in draft.slurm.items()}
+    document: dict[str, Any] = {
+        "name": draft.name,
+        **draft.fields,
+        "slurm": slurm | ({"setup": draft.setup} if draft.setup else {}),
+        "container": draft.container | ({"mounts": draft.mounts} if draft.mounts else {}),
+        "env": draft.env,
+        **(_command(draft, draft.line) if draft.line else {}),
+        "matrix": draft.matrix,
+    }
+    return {name: value for name, value in document.items() if value}
+
+
+def _command(draft: Draft, line: LaunchLine) -> dict[str, Any]:
+    world = line.sizes.get("world", 0) // int(draft.sizes["nodes"])
+    ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
+    plain = re.compile(r"[\w@%+=:,./{}-]+").fullmatch
+    text = " ".join(word if plain(word) else shlex.quote(word) for word in line.script)
+    train: dict[str, int] = {}
+    if steps := _STEPS.search(text):
+        train["steps"] = int(steps[1])
+        text = f"{text[: steps.start(1)]}{{steps}}{text[steps.end(1) :]}"
+    return {
+        "launcher": line.launcher,
+        "launcher_options": list(line.options),
+        "python": line.python,
+        "ranks_per_node": 0 if ranks == int(draft.sizes["gpus"]) else ranks,
+        "train": train,
+        "command": text,
+    }
+
+
+def _value(text: str) -> Any:
+    return parse_value(text, "value") if _NUMBER.fullmatch(text) else text
