@@ -6,14 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from pathlib import PurePosixPath
+from typing import Any, Final, Literal
 
-from pydantic import BeforeValidator
-
-from dscampaign.orchestrator.user_files import expanded, too_long
-
-from .field_types import TOO_LONG, Hint
+from .field_types import Hint
 from .shell import LETTERS, option
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
@@ -188,8 +184,7 @@ def is_start(word: str) -> bool:
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_FOLDERS: Final = "paths start at the spec's folder"
-_START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
+START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
 
 
 def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
@@ -198,16 +193,22 @@ def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
     Raises:
         Hint: It has none, it needs a shell, or its launcher contradicts the fields around it (`data`).
     """
-    words = split(value) if isinstance(value, str) else value
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
     if not isinstance(words, list | tuple) or not words or words[0] == "":
         raise Hint("names no script", "write the script and its arguments")
-    first = str(words[0])
+    first, texts = str(words[0]), words if isinstance(value, str) else ()
+    if operator := next((word for word in texts if word in _OPERATORS or word.endswith(";")), None):
+        hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
+        raise Hint(f"contains {operator}, but no shell reads it", hint)
     if data is not None:
         _launched(words, data)
     if variable := _ASSIGNMENT.fullmatch(first):
         raise Hint(f"starts with {first}, but no shell reads it", f"write `env: {{{variable[1]}: {variable[2]}}}`")
     if first.startswith("-") and first != "-m":
-        raise Hint(f"starts with the option {first}", _START)
+        raise Hint(f"starts with the option {first}", START)
     if first == "-m" and len(words) == 1:
         raise Hint("names no module", "write `-m MODULE` and its arguments")
     return words
@@ -250,47 +251,3 @@ def _nodes(data: Mapping[str, Any]) -> int:
     slurm = data.get("slurm") or {}
     nodes = slurm.get("nodes", 1) if isinstance(slurm, Mapping) else slurm.nodes
     return nodes if isinstance(nodes, int) and nodes > 0 and data.get("executor") != "local" else 1
-
-
-def split(text: str) -> list[str]:
-    """Split a command as a shell does; raise Hint if only a shell understands it."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
-    if operator := next((word for word in words if word in _OPERATORS or word.endswith(";")), None):
-        hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
-        raise Hint(f"contains {operator}, but no shell reads it", hint)
-    return words
-
-
-def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None:
-    """Return the error in the file that a command starts with, and a hint. Only nodes may have an absolute path."""
-    first = str(words[0])
-    if first == "-m" or "{" in first:
-        return None
-    if too_long(first):
-        return TOO_LONG, _START
-    script = folder / expanded(first)
-    if first.endswith(".sh") or ("/" not in first and not first.endswith(".py") and not script.exists()):
-        return f"{first} is not a Python script", _START
-    if script.is_dir():
-        return None if (script / "__main__.py").exists() else (f"{first} has no __main__.py", _START)
-    elsewhere = first.startswith(("/", "~")) and not first.endswith(".py")
-    return None if elsewhere or script.exists() else (f"no such script: {script}", _FOLDERS)
-
-
-def as_meant(value: Any) -> str:
-    """Return the text that a value was meant to be: YAML makes a mapping of `{lr}`."""
-    is_placeholder = isinstance(value, dict) and list(value.values()) == [None]
-    return f"{{{next(iter(value))}}}" if is_placeholder else str(value)
-
-
-Word = Annotated[
-    str,
-    BeforeValidator(
-        lambda value: str(value) if isinstance(value, int | float) else value,
-        json_schema_input_type=str | float | bool,
-    ),
-]
-"""An argument of a command; a bare number or truth value counts as text."""

@@ -74,6 +74,16 @@ Text = Annotated[
 """A line of text; a bare number counts as text."""
 
 
+Word = Annotated[
+    str,
+    BeforeValidator(
+        lambda value: str(value) if isinstance(value, int | float) else value,
+        json_schema_input_type=str | float | bool,
+    ),
+]
+"""An argument of a command; a bare number or truth value counts as text."""
+
+
 def _as_lines(value: Any) -> Any:
     return [line for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
-from .command_line import launch_line, script_problem, words_of
+from .command_line import START, launch_line, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .follow_up import findings as stage_findings
@@ -260,12 +260,22 @@ class _Prepared:
         if line and line.script[0] == "-m":
             return words
         inside = self.in_image or (self.image and words[at].startswith("/"))
-        problem = script_problem(words[at:], self.folder)
-        if problem and not (inside and words[at].endswith(".py")):
+        script = self.folder / expanded(words[at])
+        if (problem := _script_problem(words[at], script)) and not (inside and words[at].endswith(".py")):
             self.findings.append(Finding((place,), *problem))
             return value
-        script = self.folder / expanded(words[at])
         return [*words[:at], _absolute(script), *words[at + 1 :]] if script.exists() else words
+
+
+def _script_problem(text: str, script: Path) -> tuple[str, str] | None:
+    """Return the error in the file that a command starts with, and a hint. Only nodes may have an absolute path."""
+    if text == "-m" or "{" in text:
+        return None
+    is_script = script.exists() and (script.is_file() or (script / "__main__.py").exists())
+    if text.endswith(".sh") or script.is_dir() > is_script or not (is_script or "/" in text or text.endswith(".py")):
+        return f"{text} is not a Python script", START
+    elsewhere = text.startswith(("/", "~")) and not text.endswith(".py")
+    return None if elsewhere or is_script else (f"no such script: {script}", "paths start at the spec's folder")
 
 
 def _absolute(path: Path) -> str:

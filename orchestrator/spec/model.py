@@ -11,7 +11,7 @@ from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
-from .command_line import Launcher, Word, taken_apart, words_of
+from .command_line import Launcher, taken_apart, words_of
 from .field_types import (
     Count,
     EnvText,
@@ -25,6 +25,7 @@ from .field_types import (
     SpecSection,
     Variable,
     Whole,
+    Word,
     name_of_input,
 )
 from .objective import Objective

@@ -93,6 +93,3 @@ class Texts:
         if self._unclosed:
             message = f"{self._unclosed} opens a bracket that does not close"
             yield Finding((("command",),), message, "write [--option {name}]")
-        if "[{resume_from}]" in self._words:
-            hint = "write [--option {resume_from}], or read CAMPAIGN_RESUME in the script"
-            yield Finding((("command",),), "[{resume_from}] cannot be left out: brackets hold an option", hint)

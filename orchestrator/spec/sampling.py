@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import itertools
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,8 +26,6 @@ _DIGITS: Final = 4
 """Significant digits of a sampled number: more would only be hard to read."""
 _TRIES: Final = 50
 """Draws for a trial that is neither a repetition nor contradictory; then the space counts as exhausted."""
-_SMALL: Final = 10_000
-"""Combinations of a space that is searched to the last."""
 
 
 class TrialOutcome(Enum):
@@ -77,20 +73,7 @@ def ask(
         params = _sampled(search, trials, number, again)
         if params not in known and accepts(params):
             return params
-    return next((params for params in _every(search) if params not in known and accepts(params)), None)
-
-
-def _every(search: SearchConfig) -> Iterator[dict[str, Scalar]]:
-    """Yield all combinations of a small space of choices and whole numbers; nothing for any other."""
-    axes: list[Sequence[Scalar]] = []
-    for key in search.parameters:
-        kind, given = search.distribution(key)
-        if kind not in ("choice", "int"):
-            return
-        axes.append(given if kind == "choice" else range(given[0], given[1] + 1))
-    if math.prod(map(len, axes)) <= _SMALL:
-        for values in itertools.product(*axes):
-            yield dict(zip(map(short_name, search.parameters), values, strict=True))
+    return None
 
 
 def study_of(search: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> optuna.Study:
@@ -146,7 +129,6 @@ def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: 
 
     digest = hashlib.sha256(f"{search.seed}/{number}/{again}".encode()).digest()
     seed, space = int.from_bytes(digest[:4], "big"), _space(search)
-    values: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on what is experimental, and for whom the sampler is meant
         sampler: samplers.BaseSampler = samplers.RandomSampler(seed=seed)
@@ -155,13 +137,7 @@ def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: 
         elif not again and search.sampler == "gp":
             sampler = samplers.GPSampler(seed=seed)
         study = study_of(search, trials, sampler)
-        if not again and search.sampler == "qmc":
-            numeric = {name: one for name, one in space.items() if not hasattr(one, "choices")}
-            spread = samplers.QMCSampler(scramble=True, seed=search.seed)
-            study.ask()
-            for _ in range(number + 1):  # a new study begins with the first point of the sequence
-                values = spread.sample_relative(study, study.trials[-1], numeric)
-        values = {**study.ask(space).params, **values}
+        values = study.ask(space).params
     for key in search.parameters:
         kind, given = search.distribution(key)
         if kind in ("uniform", "log_uniform"):

@@ -1,4 +1,4 @@
-"""The JSON schema of a spec, for editors. Never stricter than the validator, which has all rules."""
+"""The JSON schema of a spec, for editors; the validator has all rules."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from .model import RunConfig, Spec
 from .slurm_section import PASSED_OPTIONS
 
 _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]*\)")
-_VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
-_TRUTH: Final = {
-    "type": "string",
-    "pattern": r"^([yY]([eE][sS])?|[nN][oO]?|[oO]([nN]|[fF]{2})"
-    r"|[tT]([rR][uU][eE])?|[fF]([aA][lL][sS][eE])?|[01]|\$\{.*)$",
-}
 _LIMITS: Final = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
 
@@ -47,7 +41,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _cleaned(node: Any) -> Any:
-    """Return a part of pydantic's schema as editors show it; also null, and text that becomes another value."""
+    """Return a part of pydantic's schema as editors show it; also null."""
     if isinstance(node, list):
         return [_cleaned(item) for item in node]
     if not isinstance(node, dict):
@@ -58,15 +52,7 @@ def _cleaned(node: Any) -> Any:
     if isinstance(properties := node.get("properties"), dict):
         new["properties"] = {name: _optional(_cleaned(field)) for name, field in properties.items()}
         new["type"] = ["object", "null"]
-    if new.get("type") == "boolean":
-        return _either(new, [{"type": "boolean"}, {"enum": [0, 1]}, _TRUTH])
-    if new.get("type") == "string" and "enum" in new:
-        return _either(new, [{"enum": new["enum"]}, _VARIABLE])
     return new
-
-
-def _either(node: dict[str, Any], forms: list[dict[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in node.items() if key not in ("type", "enum")} | {"anyOf": forms}
 
 
 def _optional(field: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _hours(value: Any) -> Any:
 
 
 class HalvingConfig(SpecSection):
-    """Stop weak trials early, at rungs of steps."""
+    """Stop weak trials early (ASHA): a trial goes on as soon as it is among the best of its rung so far."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -80,8 +80,6 @@ class HalvingConfig(SpecSection):
     """Steps of a whole trial."""
     factor: Annotated[Whole, Field(ge=2, le=16)] = 3
     """Each rung has so many times the steps of the one before, and the best of so many trials reach it."""
-    rule: Literal["asha"] = "asha"
-    """`asha`: a trial goes on as soon as it is among the best of its rung so far."""
 
     @model_validator(mode="after")
     def _grows(self) -> HalvingConfig:
@@ -113,9 +111,8 @@ class SearchConfig(SpecSection):
     parameters: dict[str, Annotated[Any, AfterValidator(_distribution)]] = Field(min_length=1)
     """Distributions by field or placeholder: `{train.lr: {log_uniform: [1e-5, 1e-2]}}`; also `uniform`, `int` and
     `choice`."""
-    sampler: Literal["random", "qmc", "tpe", "gp"] = "tpe"
-    """[Optuna](https://optuna.org)'s sampler: `random`, `qmc` (evenly spread), `tpe`, or `gp` (Gaussian process; needs
-    torch)."""
+    sampler: Literal["random", "tpe", "gp"] = "tpe"
+    """[Optuna](https://optuna.org)'s sampler: `random`, `tpe`, or `gp` (Gaussian process; needs torch)."""
     trials: Annotated[Whole, Field(ge=1, le=10_000)] = 50
     """Trials, at most."""
     parallel: Positive = 8

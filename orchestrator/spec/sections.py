@@ -13,8 +13,6 @@ from pydantic import (
     model_validator,
 )
 
-from dscampaign.orchestrator.errors import did_you_mean
-from dscampaign.orchestrator.formatting import shorten
 from dscampaign.orchestrator.user_files import expanded
 
 from .field_types import Count, EnvText, Hint, Line, Name, Real, SpecSection, Text, Variable, Whole
@@ -298,18 +296,12 @@ class ForwardConfig(SpecSection):
 
 
 def _as_mapping(value: Any) -> Any:
-    """`wandb`, `[wandb, mlflow]` and `{wandb: }` name tools without options."""
-    listed = [value] if isinstance(value, str) else value
-    named = dict.fromkeys(map(str, listed)) if isinstance(listed, list) else value
-    for name in named if isinstance(listed, list) else ():
-        if name not in TOOLS:
-            hint = did_you_mean(name, TOOLS, "write [wandb, tensorboard], or a mapping with options")
-            raise Hint(f"{shorten(name, 40)} is not one of {', '.join(TOOLS)}", hint)
-    return {k: {} if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
+    """`[wandb, mlflow]` and `{wandb: }` name tools without options."""
+    if isinstance(value, list) and (unknown := [name for name in value if name not in TOOLS]):
+        raise Hint(f"{unknown[0]!r} is no tool", f"write [{', '.join(TOOLS)}], or a mapping with options")
+    named = dict.fromkeys(value) if isinstance(value, list) else value
+    return {tool: {} if own is None else own for tool, own in named.items()} if isinstance(named, dict) else named
 
 
-Forward = Annotated[
-    ForwardConfig,
-    BeforeValidator(_as_mapping, json_schema_input_type=_Tool | list[_Tool] | ForwardConfig),
-]
+Forward = Annotated[ForwardConfig, BeforeValidator(_as_mapping, json_schema_input_type=list[_Tool] | ForwardConfig)]
 """The section in any of its forms."""

@@ -49,8 +49,6 @@ PASSED_OPTIONS: Final = frozenset(
 )
 """Options of sbatch that are passed through unchanged."""
 
-_SWITCH: Final = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
-
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
 _GRES_TYPE = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
 _TYPE = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
@@ -138,13 +136,8 @@ class SlurmConfig(SpecSection):
     @model_validator(mode="before")
     @classmethod
     def _underscores(cls, data: Any) -> Any:
-        """`cpus-per-task`, as on the command line, is as good as `cpus_per_task`; `exclusive: no` is false."""
-        if not isinstance(data, dict):
-            return data
-        plain = {str(key).replace("-", "_"): value for key, value in data.items()}
-        others = (item for item in plain.items() if item[0] not in cls.model_fields)
-        texts = {name: value.lower() for name, value in others if isinstance(value, str)}
-        return plain | {name: _SWITCH[text] for name, text in texts.items() if text in _SWITCH}
+        """`cpus-per-task`, as on the command line, is as good as `cpus_per_task`."""
+        return {str(key).replace("-", "_"): value for key, value in data.items()} if isinstance(data, dict) else data
 
     @field_validator("gpus_per_node")
     @classmethod

@@ -29,12 +29,6 @@ _PLACE: Final = ("search", "parameters")
 _NAME: Final = re.compile(r"trial-(\d{4,6})(-confirm(?:-r([1-9]\d{0,5}))?)?")
 
 
-def trial_number(name: str) -> int | None:
-    """Return the number of the trial that a run of this name is, or confirms; None for any other name."""
-    named = _NAME.fullmatch(name)
-    return int(named[1]) if named else None
-
-
 def number_of(ordinal: int) -> int:
     """Return the number of the trial of a run with this ordinal."""
     return ordinal % CONFIRMS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -11,7 +10,6 @@ from pydantic import BaseModel, ValidationError
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted, nearest
 
-from .command_line import as_meant
 from .matrix import field_path, fields_ending_in
 from .model import NAME, STAGE_NAME, Spec
 from .slurm_section import INSTEAD
@@ -28,7 +26,6 @@ _PATTERNS: Final = {
     NAME: "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
     STAGE_NAME: "expected lower-case letters, digits, _ (starting with a letter, at most 20)",
 }
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _EXPECTED: Final = "expected "
 _SHOWN: Final = 8
 """Fields that a hint lists, at most."""
@@ -71,14 +68,13 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
     if isinstance(value, list) and value and field_path(key) is not None and kind not in _STRUCTURED:
         return f"to compare several values, list them under `matrix`, as {key}"
     if kind == "string_type":
-        is_placeholder = (meant := as_meant(value)) != str(value)
-        return f"YAML reads this as a mapping; quote it: '{meant}'" if is_placeholder else "quote it if it is text"
+        if isinstance(value, dict) and list(value.values()) == [None]:
+            return f"YAML reads this as a mapping; quote it: '{{{next(iter(value))}}}'"
+        return "quote it if it is text"
     if kind == "tuple_type" and isinstance(value, str):
         return f"write {written([value], flow=True)}"
     if place == ("deepspeed",):
         return "write the file's content below `deepspeed:`; YAML also takes JSON" if isinstance(value, str) else None
-    if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
-        return f"write {re.sub(r'^0+(?=[0-9])', '', value)} without quotes"
     return did_you_mean(str(value), words, _all_of(_fields(place)) if kind == "model_type" else None)
 
 

@@ -162,7 +162,6 @@ def test_a_commands_own_parameters() -> None:
     [
         ("-m t {depht}", "is not defined"),
         ("-m t [--resume {resume_from} --x", "does not close"),
-        ("-m t x [{resume_from}]", "brackets hold an option"),
         ("-m t ${HOME}", "is not defined"),
     ],
 )

@@ -47,7 +47,6 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("  max_steps: 1", 'did you mean "train.steps"?'),
         ("matrix: {train.micro_batches: [8, 16]}", 'did you mean "train.micro_batch"?'),
         ("matrix: {foo: [1, 2]}", "name a field (train.lr), or use {foo} in `command`"),
-        ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
         ("  strategy: ZeRO3", 'did you mean "zero3"?'),
         ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", "name axes, each with one of its values"),

@@ -25,8 +25,8 @@ ranks_per_node:
 command: train.py --lr {lr} --on {on}
 env: {A: 1, B: true, C: text}
 slurm: {cpus-per-task: 8, time: 30, exclusive: no, setup: "module load a\\nmodule load b", gpus_per_node: 8}
-train: {steps: 1e3, compile: "yes", dataset: wikitext, dropout: 0, model: {n_layer: 2}}
-container: {image: "${IMAGE}", runtime: "${RUNTIME}"}
+train: {steps: 1e3, compile: true, dataset: wikitext, dropout: 0, model: {n_layer: 2}}
+container: {image: "${IMAGE}", runtime: apptainer}
 forward: [wandb, mlflow]
 retry: {oom: }
 then: {eval: {command: "eval.py {checkpoint}", slurm: {time: 5}}}

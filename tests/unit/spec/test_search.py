@@ -86,26 +86,6 @@ def test_errors_have_a_hint(tmp_path: Path, search: str, more: str, message: str
     assert message in str(error.value)
 
 
-QMC = """\
-from dscampaign.orchestrator.spec.sampling import TrialOutcome, Trial, ask
-from dscampaign.orchestrator.spec.search_section import SearchConfig
-
-space = {"x": {"uniform": [0, 16]}, "n": {"int": [1, 8]}, "kind": {"choice": ["a", "b"]}}
-search = SearchConfig.model_validate({"parameters": space, "sampler": "qmc"})
-trials = []
-for number in range(16):
-    trials.append(Trial(number, ask(search, trials, number, lambda _: True), TrialOutcome.OPEN))
-assert sorted(int(trial.params["x"]) for trial in trials) == list(range(16))
-assert sorted(trial.params["n"] for trial in trials) == sorted([*range(1, 9)] * 2)
-assert {trial.params["kind"] for trial in trials} == {"a", "b"}
-assert ask(search, [], 9, lambda _: True) == trials[9].params
-"""
-
-
-def test_qmc_spreads_trials_evenly_and_asks_each_again_alike() -> None:
-    subprocess.run([sys.executable, "-c", QMC], check=True)  # SciPy looks for torch, which no pure test may import
-
-
 GP = """\
 from dscampaign.orchestrator.spec.sampling import TrialOutcome, Trial, ask
 from dscampaign.orchestrator.spec.search_section import SearchConfig

@@ -40,7 +40,7 @@ def problem(folder: Path, forward: str) -> Problem:
 @pytest.mark.parametrize(
     ("text", "column", "field", "message", "hint"),
     [
-        ("[wandbb]", 10, "forward", "wandbb is not one of wandb, tensorboard, mlflow", 'did you mean "wandb"?'),
+        ("[wandbb]", 10, "forward", "'wandbb' is no tool", "write [wandb, tensorboard, mlflow]"),
         ("{wandb: {projct: x}}", 19, "forward.wandb.projct", "unknown field", 'did you mean "forward.wandb.project"?'),
         ("{wandb: {api_key: abc}}", 28, "forward.wandb.api_key", "api_key looks like a secret", "export it"),
         (
