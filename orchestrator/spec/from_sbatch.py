@@ -295,9 +295,11 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
             draft.env[name] = value
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
-        environment = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", " ".join(words))
-        draft.setup.append(f"conda activate {environment[1]}" if environment else "source .venv/bin/activate")
-        words = words[next((at for at, word in enumerate(words) if is_start(word)), 2) :]
+        begin = next((at for at, word in enumerate(words) if is_start(word)), 2)
+        environment = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", " ".join(words[:begin]))
+        is_conda = environment and words[0] not in ("uv", "poetry")
+        draft.setup.append(f"conda activate {environment[1]}" if is_conda else "source .venv/bin/activate")
+        words = words[begin:]
     return words
 
 

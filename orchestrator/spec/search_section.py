@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +16,6 @@ from .objective import HIGHER, LOWER, WORDS
 RANGES: Final = ("uniform", "log_uniform", "int")
 KINDS: Final = (*RANGES, "choice")
 _FORMS: Final = "write {log_uniform: [1e-5, 1e-2]}, {uniform: [0, 1]}, {int: [1, 8]} or {choice: [zero1, zero2]}"
-_BUDGET: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:gpu[- ]?h(?:ours?)?)?\s*", re.IGNORECASE)
 
 
 _NEEDS: Final = {
@@ -59,14 +57,6 @@ def _figure(name: str) -> str:
 
 
 _Figure = Annotated[str, AfterValidator(_figure)]
-
-
-def _hours(value: Any) -> Any:
-    if isinstance(value, str) and (match := _BUDGET.fullmatch(value)):
-        return float(match[1])
-    if isinstance(value, str):
-        raise Hint("expected GPU-hours", "write 200 GPU-hours")
-    return value
 
 
 class HalvingConfig(SpecSection):
@@ -125,10 +115,8 @@ class SearchConfig(SpecSection):
     """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
     bounds: dict[_Figure, Annotated[Real, Field(gt=0)]] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
-    budget: Annotated[
-        Annotated[Real, Field(gt=0)] | None, BeforeValidator(_hours, json_schema_input_type=float | str | None)
-    ] = None
-    """`200 GPU-hours`, after which no trial is added or goes on; those that wait or run end. The confirmation comes on
+    budget: Annotated[Real, Field(gt=0)] | None = None
+    """GPU-hours after which no trial is added or goes on; those that wait or run end. The confirmation comes on
     top. Default: no limit."""
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the sampler; trials themselves use `train.seed`."""

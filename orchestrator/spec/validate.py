@@ -100,11 +100,8 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
 
 
 def remarks(spec: Spec) -> list[str]:
-    """Return remarks on valid, but hardly intended fields: an unused section, hours that are minutes for Slurm."""
-    unused = "slurm" if spec.executor == "local" else "local"
-    absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
-    notes = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    times = [spec.slurm.time]
+    """Return remarks on times whose hours are minutes for Slurm."""
+    notes, times = list[str](), [spec.slurm.time]
     for name, values in spec.matrix.items():
         listed = values if isinstance(values, list) else []
         times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
@@ -216,9 +213,6 @@ def _lanes(config: RunConfig) -> Iterator[Finding]:
         hint = f"use {sizes}" if on_node else "set slurm.gpus_per_node to the GPUs of a node"
         message = f"{own} is no equal part of {on_node} GPUs per node"
         yield Finding.at("slurm.gpus_per_run slurm.gpus_per_node", message, hint)
-    if slurm.cpus_per_task and slurm.cpus_per_task < slurm.lanes:
-        message = f"{slurm.cpus_per_task} CPUs are too few for {slurm.lanes} runs that share a node"
-        yield Finding.at("slurm.cpus_per_task slurm.gpus_per_run", message, "ask for the CPUs of all of them")
     if config.container and config.container.runtime == "pyxis":
         message = "cannot share a node's GPUs with pyxis, whose containers see all GPUs of the job"
         hint = "use apptainer, or leave out gpus_per_run"
@@ -261,14 +255,12 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
         split, path, at = getattr(dataset, field), Path(place), f"train.dataset.{field}"
         if not (split and path.is_absolute() and path.exists()):
             continue  # of the hub, or on another machine
-        begin, bracket, _ = split.partition("[")
+        bracket = "[" in split
         if bracket and not _SLICE.fullmatch(split):
             yield Finding.at(at, f"{split} is not a slice", "write train[:20%], train[100:] or train[10%:50%]")
         elif path.is_file() and not bracket:
             hint = "name a folder, another file, or a slice of this one (train[:80%])"
             yield Finding.at(at, f"{path.name} is a file, which has no splits", hint)
-        elif path.is_dir() and not any(file.relative_to(path).as_posix().startswith(begin) for file in path.rglob("*")):
-            yield Finding.at(at, f"no file in {path} begins with {begin}", "name the beginning of a file's path in it")
 
 
 # Options that cannot work together

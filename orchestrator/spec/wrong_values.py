@@ -27,8 +27,6 @@ _PATTERNS: Final = {
     STAGE_NAME: "expected lower-case letters, digits, _ (starting with a letter, at most 20)",
 }
 _EXPECTED: Final = "expected "
-_SHOWN: Final = 8
-"""Fields that a hint lists, at most."""
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
 
@@ -75,11 +73,7 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
         return f"write {written([value], flow=True)}"
     if place == ("deepspeed",):
         return "write the file's content below `deepspeed:`; YAML also takes JSON" if isinstance(value, str) else None
-    return did_you_mean(str(value), words, _all_of(_fields(place)) if kind == "model_type" else None)
-
-
-def _all_of(fields: Sequence[str]) -> str | None:
-    return f"its fields are {', '.join(fields)}" if 0 < len(fields) <= _SHOWN else None
+    return did_you_mean(str(value), words, None)
 
 
 def _unknown(place: FieldPath) -> Finding:
@@ -92,7 +86,7 @@ def _unknown(place: FieldPath) -> Finding:
     if path is None and (near := nearest(plain, fields)):
         path = (*place[:-1], near)
     several = [] if section else fields_ending_in(name)
-    otherwise = f"write {' or '.join(several)}" if several else _all_of(fields if section else [])
+    otherwise = f"write {' or '.join(several)}" if several else None
     level = " at the top level" if section and path and len(path) == 1 else ""
     hint = f'did you mean "{dotted(path)}"{level}?' if path else otherwise
     return Finding((place, *([path] if path else [])), "unknown field", hint, at_key=True)

@@ -251,7 +251,7 @@ def test_trials_beyond_a_bound_are_infeasible(tmp_path: Path) -> None:
 
 
 def test_no_trial_starts_once_the_budget_is_used_up(world: World) -> None:
-    world.submit("parallel: 4", "parallel: 4\n  budget: 3 GPU-hours")
+    world.submit("parallel: 4", "parallel: 4\n  budget: 3")
     world.advance()
     world.hours = 3.5
     world.to_end()
