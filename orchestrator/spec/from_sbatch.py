@@ -296,9 +296,9 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
         begin = next((at for at, word in enumerate(words) if is_start(word)), 2)
-        environment = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", " ".join(words[:begin]))
-        is_conda = environment and words[0] not in ("uv", "poetry")
-        draft.setup.append(f"conda activate {environment[1]}" if is_conda else "source .venv/bin/activate")
+        options = "" if words[0] in ("uv", "poetry") else " ".join(words[:begin])
+        named = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", options)
+        draft.setup.append(f"conda activate {named[1]}" if named else "source .venv/bin/activate")
         words = words[begin:]
     return words
 
