@@ -1,4 +1,4 @@
-"""The rules that connect fields of a run: on a cluster it would fail on every node, or learn something else. Pure."""
+"""The rules that connect fields of a run: on a cluster it would fail on every node, or learn something else."""
 
 from __future__ import annotations
 
