@@ -25,7 +25,6 @@ from .series import final_loss, run_series
 from .states import ENDED_RUN, TERMINAL_ATTEMPT
 from .store import Store
 
-_LINES_LOOKED_AT: Final = 1000
 _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")  # columns whose highest value is a figure of the run
 
 
@@ -85,13 +84,18 @@ def _prune_run(conn: Connection, attempt_ids: Sequence[int], every: int, *, dry_
     query = select(row.id, row.run_id, row.evidence).where(row.id.in_(attempt_ids))
     attempts = conn.execute(query if dry_run else query.with_for_update()).all()
     before = {attempt_id: thinning_of(evidence) for attempt_id, _, evidence in attempts}
-    known = (thinning["steps_apart"] for thinning in before.values() if thinning.get("steps_apart"))
-    apart = next(known, None) or _steps_apart(conn, attempt_ids)
+    line = step_metric.c
+    mine = line.attempt_id.in_(attempt_ids)
+    reported = conn.execute(select(line.step).where(mine).distinct().order_by(line.step)).scalars().all()
+    apart = next((thinning["steps_apart"] for thinning in before.values() if thinning.get("steps_apart")), 0)
+    apart = apart or statistics.median_low([later - step for step, later in pairwise(reported)] or [1])
+    # not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth
+    stride, lasting = every * apart, _lasting(conn, attempt_ids)
+    steps = [b for a, b in pairwise(reported) if a // stride == b // stride and b not in lasting]
     samples = {
         attempt_id: _crowded_samples(attempt_id, -(-every // thinning.get("keep_every", 1)))
         for attempt_id, thinning in before.items()
     }
-    steps = _superfluous(conn, attempt_ids, every * apart)
     tables = step_metric, metric_extra
     surplus = [
         (table, and_(table.c.attempt_id.in_(attempt_ids), table.c.step.in_(some)))
@@ -114,29 +118,11 @@ def _prune_run(conn: Connection, attempt_ids: Sequence[int], every: int, *, dry_
     return sum(conn.execute(delete(table).where(condition)).rowcount for table, condition in surplus)
 
 
-def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> list[int]:
-    """Not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth."""
-    row = step_metric.c
-    mine = row.attempt_id.in_(attempt_ids)
-    rare = select(row.step).where(mine, or_(row.eval_loss.is_not(None), row.nonfinite != 0))
-    stays = _lasting(conn, attempt_ids).union(conn.execute(rare).scalars())
-    reported = conn.execute(select(row.step).where(mine).distinct().order_by(row.step)).scalars().all()
-    return [step for before, step in pairwise(reported) if before // stride == step // stride and step not in stays]
-
-
-def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
-    """Return the steps between two lines of a run: the median over the first lines of its attempts."""
-    row, apart = step_metric.c, list[int]()
-    for attempt_id in attempt_ids:
-        first = select(row.step).where(row.attempt_id == attempt_id).order_by(row.step).limit(_LINES_LOOKED_AT)
-        apart += [later - step for step, later in pairwise(conn.execute(first).scalars())]
-    return int(statistics.median_low(apart)) if apart else 1
-
-
 def _lasting(conn: Connection, attempt_ids: Collection[int]) -> set[int]:
-    """Return the first and last steps of attempts, of the lowest loss and the peaks, and of a script's last figures."""
+    """Return the steps of attempts that figures need: first, last, lowest loss, peaks, held-out losses, own figures."""
     row, extra = step_metric.c, metric_extra.c
-    steps = set[int]()
+    rare = or_(row.eval_loss.is_not(None), row.nonfinite != 0)
+    steps = set(conn.execute(select(row.step).where(row.attempt_id.in_(attempt_ids), rare)).scalars())
     for attempt_id in attempt_ids:
         orders = row.step.asc(), row.step.desc(), row.loss.asc(), *(row[name].desc() for name in _PEAKS)
         for order in orders:
