@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Dialect,
+    Enum,
     Float,
     ForeignKey,
     Index,
@@ -50,22 +51,10 @@ metadata = MetaData(
 )
 
 
-class _StateType(TypeDecorator[StrEnum]):
-    """A StrEnum kept as text, so that a new state needs no migration."""
-
-    impl = String(16)
-    cache_ok = True
-
-    def __init__(self, states: type[StrEnum]) -> None:
-        super().__init__()
-        self.states = states
-
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002
-        return lambda value: None if value is None else self.states(value).value
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
-        """Read the text back as a state; a dictionary's own method, since status pages read ten thousand."""
-        return {str(state): state for state in self.states}.get
+def _state(states: type[StrEnum]) -> Enum:
+    """Return the type of a StrEnum kept as text, so that a new state needs no migration."""
+    values = [str(state) for state in states]
+    return Enum(states, native_enum=False, length=16, values_callable=lambda _: values)
 
 
 class _CauseType(TypeDecorator[Cause]):
@@ -139,7 +128,7 @@ run = Table(
     Column("config", DocumentType, nullable=False),
     Column("config_hash", StorableText(64), nullable=False),
     Column("repeat", Integer, nullable=False),
-    Column("state", _StateType(RunState), nullable=False),
+    Column("state", _state(RunState), nullable=False),
     Column("reason", StorableText(), nullable=False),
     Column("desired", StorableText(16), nullable=False),
     Column("generation", Integer, nullable=False),
@@ -149,7 +138,7 @@ run = Table(
     Column("not_before_s", Real),
     Column("updated_s", Real, nullable=False),
     Column("code", String(64), nullable=False, server_default=""),
-    Column("stage", _StateType(Stage), nullable=False, server_default=Stage.FULL),
+    Column("stage", _state(Stage), nullable=False, server_default=Stage.FULL),
     Column("cause", _CauseType),
     UniqueConstraint("campaign_id", "name"),
     Index(None, "campaign_id", "ordinal"),
@@ -169,7 +158,7 @@ attempt = Table(
     Column("job_id", StorableText(64)),
     Column("submit_time_s", Real),
     Column("created_s", Real, nullable=False),
-    Column("state", _StateType(AttemptState), nullable=False),
+    Column("state", _state(AttemptState), nullable=False),
     Column("config_hash", StorableText(64), nullable=False),
     Column("retry_epoch", Integer, nullable=False),
     Column("micro_batch", Integer, nullable=True),
