@@ -404,7 +404,8 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[Attempt
     if not new:
         return []
     zero: dict[str, Any] = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
-    insert_rows(conn, schema.attempt, [{**fields_of(attempt), **zero} for attempt in new])
+    rows = [{**fields_of(attempt), **zero} for attempt in new]
+    insert_rows(conn, schema.attempt, rows)
     run, row = schema.run.c, schema.attempt.c
     of_tokens = row.token.in_({attempt.token for attempt in new})
     for generation in {attempt.generation for attempt in new}:
@@ -413,7 +414,7 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[Attempt
         conn.execute(update(schema.run).where(older).values(generation=generation))
     recorded = conn.execute(select(row.run_id, row.generation, row.id).where(of_tokens))
     ids = {(run_id, generation): attempt_id for run_id, generation, attempt_id in recorded}
-    return [AttemptRow(id=ids[one.run_id, one.generation], **fields_of(one), **zero, **_UNBEGUN) for one in new]
+    return [AttemptRow(id=ids[values["run_id"], values["generation"]], **values, **_UNBEGUN) for values in rows]
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:

@@ -80,7 +80,7 @@ class PlannedRun:
     @cached_property
     def needs(self) -> ModelNeeds:
         """The memory that its model needs."""
-        if self.run is None or self.config is None:
+        if self.run is None or self.run.config.train.model is None or self.config is None:
             return ModelNeeds()
         sizes = Sizes(self.run.world_size, self.run.ranks_per_node, self.accumulation)
         return needs_of(self.config, sizes, self.usable_gb)
@@ -88,7 +88,7 @@ class PlannedRun:
     @property
     def starts(self) -> bool:
         """Whether an attempt of it would be submitted."""
-        return self.sign in (Sign.CREATE, Sign.RESUBMIT)
+        return self.sign is Sign.CREATE or self.sign is Sign.RESUBMIT
 
     @property
     def accumulation(self) -> int | None:

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # for characters that its encoding lacks
-    gc.set_threshold(200_000, 50)  # imports and campaigns make many objects that stay: looking at them costs time
+    gc.set_threshold(500_000, 50)  # imports and campaigns make many objects that stay: looking at them costs time
     try:
         with running():
             return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
