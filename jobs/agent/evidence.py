@@ -66,21 +66,13 @@ class LogLine:
 
 
 @with_config(ConfigDict(extra="allow"))
-class _Raised(TypedDict):
-    type: str
-    message: str
-    bases: NotRequired[list[str]]
-    errno: NotRequired[Number | None]
-    frames: NotRequired[list[tuple[str, Number, str, str]]]
-
-
-@with_config(ConfigDict(extra="allow"))
-class _RankError(_Raised):
+class _RankError(TypedDict):
     """The exception that ended a rank, as ``rank.py`` wrote it; undeclared keys are not checked."""
 
+    type: str
+    message: str
     ts: Time
     trace: NotRequired[list[str]]
-    chain: NotRequired[list[_Raised]]
 
 
 RankError = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(_RankError))]

@@ -120,7 +120,7 @@ class Places:
                         hidden = entry.name in _NOT_ENTERED or entry.name.startswith(".")
                         if depth < MAX_DEPTH and not hidden and path != self._campaigns:
                             waiting.append((path, depth + 1))
-                    elif _EVENTS in entry.name and entry.stat().st_mtime >= self._since_s:
+                    elif _EVENTS in entry.name and entry.stat(follow_symlinks=False).st_mtime >= self._since_s:
                         yield path
                     if not left:
                         return

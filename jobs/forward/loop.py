@@ -90,13 +90,12 @@ class Forwarding:
         """Begin the run in the tool, or go on with it; its id is saved before anything is sent."""
         self._save(state)
         tool = make_tool(self._name, self._payload, state)
-        opened = tool.open()
-        state.run_id, state.where = opened.run_id, opened.where
+        trouble = tool.open()
         self._save(state)
-        message = f"{self._name}: run {opened.run_id}, {opened.where}"
-        self._tell("opened", message, run_id=opened.run_id, where=opened.where)
-        if opened.trouble:
-            self._tell("failed", f"{self._name}: {opened.trouble}")
+        message = f"{self._name}: run {state.run_id}, {state.where}"
+        self._tell("opened", message, run_id=state.run_id, where=state.where)
+        if trouble:
+            self._tell("failed", f"{self._name}: {trouble}")
         return tool
 
     def _send(self, tool: Tool, state: State, steps: Steps) -> None:

@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from .processes import FINISHED
-from .tool import Opened, Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
+from .tool import Steps, Tool, flat, metrics_of, settings_of, sizes_of, without_password
 
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
@@ -33,9 +33,8 @@ class ToMlflow(Tool):
     keeps_first = True  # it keeps every value that it is sent
 
     _client: Any
-    _run_id: str
 
-    def open(self) -> Opened:
+    def open(self) -> str:
         """Find the run or make one, and describe it."""
         uri = self._options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
@@ -49,20 +48,20 @@ class ToMlflow(Tool):
             if not (known := self._client.get_experiment_by_name(name)):
                 raise
             experiment = known.experiment_id
-        tags = {"campaign": self._payload.campaign, "run": self._payload.run}
-        self._run_id = (
-            self._state.run_id or self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id
-        )
-        self._client.update_run(self._run_id, status="RUNNING")
+        state, run = self._state, self._payload.run
+        tags = {"campaign": self._payload.campaign, "run": run}
+        state.run_id = state.run_id or self._client.create_run(experiment, tags=tags, run_name=run).info.run_id
+        self._client.update_run(state.run_id, status="RUNNING")
         texts = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
-        logged = self._client.get_run(self._run_id).data.params
+        logged = self._client.get_run(state.run_id).data.params
         params = (Param(name, value) for name, value in texts.items() if name not in logged)
         while some := list(islice(params, PARAMS_A_REQUEST)):
-            self._client.log_batch(self._run_id, params=some)
+            self._client.log_batch(state.run_id, params=some)
         sizes = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
-        self._client.log_batch(self._run_id, tags=sizes)
-        web = f"/#/experiments/{experiment}/runs/{self._run_id}" if uri.startswith("http") else ""
-        return Opened(self._run_id, without_password(uri).rstrip("/") + web)
+        self._client.log_batch(state.run_id, tags=sizes)
+        web = f"/#/experiments/{experiment}/runs/{state.run_id}" if uri.startswith("http") else ""
+        state.where = without_password(uri).rstrip("/") + web
+        return ""
 
     def send(self, steps: Steps) -> None:
         """Log the values, as many in a request as the server takes."""
@@ -72,11 +71,11 @@ class ToMlflow(Tool):
             for name, value in metrics_of(values).items()
         )
         while some := list(islice(metrics, METRICS_A_REQUEST)):
-            self._client.log_batch(self._run_id, metrics=some)
+            self._client.log_batch(self._state.run_id, metrics=some)
 
     def close(self, how: str) -> None:
         """Record how the attempt ended; a later attempt sets the run back to running."""
-        self._client.set_terminated(self._run_id, _ENDED.get(how, "FAILED"))
+        self._client.set_terminated(self._state.run_id, _ENDED.get(how, "FAILED"))
 
 
 def _named(name: str) -> str:

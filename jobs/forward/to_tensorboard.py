@@ -14,7 +14,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from dscampaign.files.private_files import make_below, make_private
 
-from .tool import Opened, Steps, Tool, flat, metrics_of, settings_of, sizes_of
+from .tool import Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6
 
@@ -27,7 +27,7 @@ class ToTensorBoard(Tool):
     _writer: Any
     _sizes_sent = False
 
-    def open(self) -> Opened:
+    def open(self) -> str:
         """Begin a file in the run's folder."""
         campaign, run, given = self._payload.run_paths.dir.parents[1], self._payload.run, self._options.get("dir")
         logs = Path(given).expanduser() / self._payload.campaign if given else campaign / "tensorboard"
@@ -44,7 +44,8 @@ class ToTensorBoard(Tool):
             settings = flat(settings_of(self._payload)).items()
             texts = {name: value if isinstance(value, plain) else json.dumps(value) for name, value in settings}
             self._write(summary=hparams.hparams_pb(texts))
-        return Opened(folder.name, str(folder))
+        self._state.run_id, self._state.where = folder.name, str(folder)
+        return ""
 
     def resume(self, step: int) -> None:
         """Mark steps from here on as made anew: TensorBoard drops those of the attempt before."""

@@ -11,7 +11,7 @@ import wandb
 from dscampaign.files.private_files import make_below
 
 from .processes import FINISHED
-from .tool import Opened, Steps, Tool, metrics_of, settings_of, sizes_of
+from .tool import Steps, Tool, metrics_of, settings_of, sizes_of
 
 INIT_TIMEOUT_S = 30.0  # for a server that does not answer, before the attempt is kept offline
 _TAG_LENGTH = 64
@@ -24,7 +24,7 @@ class ToWandb(Tool):
 
     _run: Any
 
-    def open(self) -> Opened:
+    def open(self) -> str:
         """Resume the run; if the server does not take it, keep it in files, for `wandb sync`."""
         trouble, mode = "", self._options.get("mode") or os.environ.get("WANDB_MODE") or "online"
         try:
@@ -36,7 +36,8 @@ class ToWandb(Tool):
             first = str(exc).strip().partition("\n")[0]
             trouble = f"{first}; this attempt is kept offline, `wandb sync {self._folder}` sends it"
         self._run.config.update({**settings_of(self._payload), **sizes_of(self._payload)}, allow_val_change=True)
-        return Opened(self._run.id, self._folder if self._run.offline else self._run.url or "", trouble)
+        self._state.run_id, self._state.where = self._run.id, self._folder if self._run.offline else self._run.url or ""
+        return trouble
 
     def send(self, steps: Steps) -> None:
         """Log each step; W&B refuses steps before its last."""

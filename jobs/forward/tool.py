@@ -26,15 +26,6 @@ Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the script's names, among them ``step`` and ``ts``, in epoch seconds."""
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A run in a tool: the tool's own id, its address or folder, and a difference from the spec, "" for none."""
-
-    run_id: str
-    where: str
-    trouble: str = ""
-
-
 @dataclass
 class State:
     """The part of a run that a tool has, over all its attempts, so that they become one curve there."""
@@ -57,8 +48,11 @@ class Tool(ABC):
         self._payload, self._state, self._options = payload, state, options
 
     @abstractmethod
-    def open(self) -> Opened:
-        """Begin the run, or go on with it. Raises any error of the tool."""
+    def open(self) -> str:
+        """Begin the run, or go on with it, and set its id and address in the state. Raises any error of the tool.
+
+        Return a difference from the spec, "" for none.
+        """
 
     def resume(self, step: int) -> None:  # noqa: B027 - most tools go on by themselves
         """Take the lines from now on as those of a new attempt, which begins with this step."""

@@ -531,15 +531,6 @@ def test_everything_is_for_its_owner_alone(attempt: Attempt) -> None:
         assert mode & (0o022 if path in own else 0o077) == 0, f"{path.name} is {mode:o}"
 
 
-def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
-    attempt.script(f"open({str(attempt.folder)!r} + f'/pid{{rank}}', 'w').write(str(os.getpid()))\n{FOREVER}")
-    process = attempt.start()
-    pids = [attempt.folder / f"pid{rank}" for rank in (0, 1)]
-    wait_until(lambda: all(pid.exists() and pid.read_text() for pid in pids), "the start of the ranks")
-    process.kill()
-    wait_until(lambda: not any(alive(pid.read_text()) for pid in pids), "the end of the ranks")
-
-
 def test_the_agent_needs_no_training_stack_and_no_database() -> None:
     import subprocess
 
