@@ -58,7 +58,7 @@ class Collector:
         self._first_s = self._output_s = 0.0
         self._is_silent = False
         self._marks: dict[str, int] = {}
-        self._remarked: set[str] = set()
+        self._has_remarked = False
 
     def follow(self, seconds: float) -> None:
         """Take in new lines for some time."""
@@ -112,10 +112,9 @@ class Collector:
             lines, self._held[self._chosen] = self._held[self._chosen], []
             self._spool.append([new for line in lines if (new := self._new(line))])
         for source in self._sources:
-            for remark in source.remarks:
-                if remark not in self._remarked:
-                    self._remarked.add(remark)
-                    self._tell(remark, within_s=source.within_s)
+            if source.remark and not self._has_remarked:
+                self._has_remarked = True
+                self._tell(source.remark, within_s=source.within_s)
         return more
 
     def _choose(self, *, at_once: bool) -> None:

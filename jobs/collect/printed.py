@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,6 @@ class Printed(MetricSource):
     within_s = SEEN_WITHIN_S
 
     def __init__(self, logs: Path, form: Patterns | CommonForms) -> None:
-        super().__init__()
         self._logs, self._form = logs, form
         self._path: Path | None = None
         self._offset, self._rest = 0, b""
@@ -75,7 +74,7 @@ class Printed(MetricSource):
         self._rest = rest[:LINE_LIMIT]
         texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
         lines = self._form.take(texts, time.time() if in_time else None, last=last and not more)
-        self.description, self.remarks = self._form.description, self._form.remarks
+        self.description, self.remark = self._form.description, self._form.remark
         return lines, more
 
 
@@ -83,7 +82,7 @@ class Patterns:
     """The spec's own: a regular expression with a group for each metric, and for the step."""
 
     description = "the script's output, by the spec's patterns"
-    remarks: Sequence[str] = ()
+    remark = ""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self._patterns = {name: re.compile(pattern, re.MULTILINE) for name, pattern in patterns.items()}
@@ -134,17 +133,15 @@ class CommonForms:
         self._newest: Reading | None = None
         self._mean: list[Reading] = []
         self._stepless: list[Reading] = []
-        self._doubtful = ""
 
     @property
-    def remarks(self) -> list[str]:
-        """Return the kinds of lines that are not read, each with an example."""
-        remarks = {
+    def remark(self) -> str:
+        """Return why lines are not read, with an example; "" if all are."""
+        example = self.epochs.refused.strip()[:SHOWN]
+        return example and (
             "the script seems to count steps anew in each epoch, of unknown length or in micro-batches: for example "
-            "{} are not read. Let it print the step of the whole training": self.epochs.refused,
-            "several validation losses between two steps are not read: for example {}": self._doubtful,
-        }
-        return [remark.format(f'"{text.strip()[:SHOWN]}"') for remark, text in remarks.items() if text]
+            f'"{example}" are not read. Let it print the step of the whole training'
+        )
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:
         """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
@@ -216,7 +213,7 @@ class CommonForms:
                 return []
         self._stepless = []
         if len({value.line["eval_loss"] for value in waiting}) > 1:
-            self._doubtful, waiting = self._doubtful or waiting[0].text, []
+            waiting = []
         return [*mean, *waiting[:1]]
 
     def _line(self, text: str) -> Reading | None:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -33,16 +33,13 @@ class MetricSource(ABC):
     Attributes:
         has_read: it is not empty.
         within_s: a line with a time may have been seen this much later than it was written.
-        description, remarks: for people.
+        description: for people.
+        remark: why some of its lines are not read, "" if all are.
     """
 
-    kind = ""
+    kind = description = remark = ""
     has_read = False
     within_s = 0.0
-
-    def __init__(self) -> None:
-        self.description = ""
-        self.remarks: Sequence[str] = ()
 
     @abstractmethod
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
@@ -55,7 +52,6 @@ class TensorBoard(MetricSource):
     kind = "tensorboard"
 
     def __init__(self, places: Places, pid: Callable[[], int | None], since_s: float) -> None:
-        super().__init__()
         self._places, self._pid, self._since_s = places, pid, since_s
         self._files: dict[Path, EventFile] = {}
         self._searched_s = -math.inf

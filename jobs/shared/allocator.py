@@ -12,19 +12,12 @@ NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 EXPANDABLE: Final[Mapping[str, str]] = dict.fromkeys(NAMES, "expandable_segments:True")
 """Lets the allocator join free fragments."""
 
-_REGISTERS: Final = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
-_OFF: Final = ("", "0", "false", "no", "n")
 _JOINS: Final = re.compile(r"(^|,)\s*expandable_segments\s*:\s*True\s*(,|$)")
 
 
 def default(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables to add if none is set: expandable segments, except where they do harm.
-
-    With them PyTorch does without NCCL's registration of its memory, and the driver of WSL does not map them.
-    """
-    chosen = any(name in env for name in NAMES)
-    registers = env.get(_REGISTERS, "").lower() not in _OFF
-    return {} if chosen or registers or "WSL_DISTRO_NAME" in env else EXPANDABLE
+    """Return variables to add if none is set: expandable segments, which the driver of WSL does not map."""
+    return {} if any(name in env for name in (*NAMES, "WSL_DISTRO_NAME")) else EXPANDABLE
 
 
 def setting(env: Mapping[str, str]) -> str:

@@ -24,7 +24,6 @@ def told(folder: Path, base: dict[str, str], **values: object) -> str:
 
 def test_the_built_in_training_joins_fragments_by_default(tmp_path: Path) -> None:
     assert told(tmp_path, {}) == ON
-    assert told(tmp_path, {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "0"}) == ON
 
 
 @pytest.mark.parametrize("values", [{"train": None}, {"gpus_per_node": 0}, {"env": {"DS_ACCELERATOR": "cpu"}}])
