@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.formatting import count, duration, loss_number
 from dscampaign.orchestrator.report.measure.metrics import METRICS, Metric, OverRepeats
-from dscampaign.orchestrator.spec.objective import HIGHER, Objective
+from dscampaign.orchestrator.spec.objective import WORDS, Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
 from .conditions import Condition, circumstances, few_repeats, unlike
@@ -137,18 +137,20 @@ def _figure(lead: Objective, fit: Sequence[BaselineComparison], comparisons: Seq
         target = common_loss([one.condition for one in fit]) or math.nan
         of, label = partial(seconds_to_loss, target=target), f"time to a loss of {loss_number(target, 3)}"
         return Metric(lead, of, OverRepeats.MEDIAN, duration, label=label)
-    names = {Objective.SPEED: "tokens_per_s", Objective.MEMORY: "mem_reserved_gb", Objective.ENERGY: "j_per_token"}
-    return METRICS[names.get(lead) or ("held_out" if comparisons[0].in_held_out else "final_loss")]
+    in_held_out = lead is not Objective.LOSS or comparisons[0].in_held_out
+    return METRICS[WORDS[lead][0] if in_held_out else "final_loss"]
 
 
 def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
-    """Return conditions with a score of each repeat in place of its speed; without those that were not measured."""
+    """Return conditions with a score of each repeat in place of its speed, the higher the lower the figure.
+
+    Without those of which a repeat was not measured.
+    """
     scored = []
     for one in compared:
-        values = {run.repeat: figure.of(run) for run in one.condition.counted}
-        known = {n: value for n, value in values.items() if value is not None and math.isfinite(value) and value > 0}
-        if known and len(known) == len(values):
-            scores = {n: value if figure.name in HIGHER else 1.0 / value for n, value in known.items()}
+        values = {run.repeat: figure.of(run) or math.nan for run in one.condition.counted}
+        scores = {repeat: 1.0 / value for repeat, value in values.items() if 0.0 < value < math.inf}
+        if scores and len(scores) == len(values):
             blocks = {block: scores[block[0]] for block in one.blocks}
             scored.append(replace(one, speeds=tuple(scores.values()), blocks=blocks, spent=0.0))
     return scored

@@ -94,8 +94,11 @@ def test_its_numbers_are_those_of_the_steps(trained: Trained) -> None:
     for run in trained.runs:
         steps = trained.steps[run["name"]]
         assert run["quality"]["received"] == run["quality"]["expected"] == len(steps) == steps[-1].step
-        assert (run["loss"]["first"], run["loss"]["last"]) == (steps[0].loss, steps[-1].loss)
-        assert run["loss"]["last"] < run["loss"]["first"]
+        assert (run["loss"]["first"], run["loss"]["best"]) == (
+            steps[0].loss,
+            min(step.loss for step in steps if step.loss is not None),
+        )
+        assert run["loss"]["final"] < run["loss"]["first"]
         assert run["loss"]["held_out"] == [row.eval_loss for row in steps if row.eval_loss is not None][-1]
         warm_up = warm_up_steps(WARM_UP_STEPS, len(steps))
         times_s = [row.step_time_s for row in steps[warm_up:] if row.step_time_s]

@@ -128,6 +128,12 @@ def test_the_first_screen_has_sentence_table_and_chart(opened: Browser, written:
     assert max(bottom for _, bottom in boxes) <= height
 
 
+def test_the_marked_row_has_no_gap_on_a_small_screen(opened: Browser, written: Path) -> None:
+    load(opened, written, 500)
+    cells = "[...document.querySelectorAll('.first tr:has(.best) td')].map((one) => one.getBoundingClientRect())"
+    assert opened.evaluate(f"(([name, speed]) => speed.left - name.right)({cells})") < 1
+
+
 def test_a_phone_has_all_rows_and_their_number(opened: Browser, tmp_path: Path) -> None:
     load(opened, page_of(tmp_path, [Planted(f"c{n}", (0.1 + n / 100,) * 3) for n in range(8)]), 390, 844)
     seen = "[...document.querySelectorAll('.first tbody tr, .first p')].filter((one) => one.checkVisibility()).length"

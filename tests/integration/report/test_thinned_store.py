@@ -18,7 +18,7 @@ KEPT = Path(jobs.__file__).parents[1] / "benchmarks/results/gpu-telemetry-h100x2
 STORE = ("--store", "sqlite:///campaign.db")
 TO_FIFTHS = ("db", "prune", "--keep-every", "5", "--after-days", "0", *STORE)
 EXACT = ("gpus", "memory", "steps", "state")
-LOSSES = ("first", "last", "best", "final", "held_out")
+LOSSES = ("first", "best", "final", "held_out")
 APPROXIMATE = ("step_s", "tokens_per_s", "mfu", "mean_s")
 
 Output = pytest.CaptureFixture[str]
