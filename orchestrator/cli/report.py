@@ -128,7 +128,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
     """
     with needs_the_extra():
         from dscampaign.orchestrator.pages.report import comparison_page
-        from dscampaign.orchestrator.report.compare.difference import LimitOutcome, checks, compare_operands, limits_of
+        from dscampaign.orchestrator.report.compare.difference import LimitOutcome, compare_operands, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
 
         limits = limits_of(fail_if) if fail_if is not None else []
@@ -138,7 +138,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
             as_json, lambda: comparison_document(compared, limits), lambda page: comparison_page(compared, page, limits)
         )
         console.echo_age(opened, *compared.campaigns)
-        outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
+        outcomes = {check.outcome for comparison in compared.comparisons for check in comparison.checks(limits)}
         if LimitOutcome.FAILED in outcomes:
             return EXIT_FAILED
         return EXIT_UNDECIDED if LimitOutcome.UNDECIDED in outcomes else EXIT_OK

@@ -8,14 +8,7 @@ from typing import Final
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, count, words
 from dscampaign.orchestrator.report.compare.answer import Row
-from dscampaign.orchestrator.report.compare.difference import (
-    ComparedOperands,
-    Comparison,
-    Limit,
-    checks,
-    figures,
-    verdict,
-)
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, Limit, figures, verdict
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference_text, places, times
@@ -102,5 +95,5 @@ def _comparison(comparison: Comparison, page: Page, limits: Sequence[Limit]) -> 
             yield from table(page, (name, left, right), cells, "" if name == "configuration" else "-rr", capitals=False)
             yield ""
     yield from verdict(comparison)
-    for check in checks(comparison, limits):
+    for check in comparison.checks(limits):
         yield page.paint(f"{check.limit.text} {check.outcome}: {check.reason}.", Style.BOLD)

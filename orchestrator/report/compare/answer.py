@@ -144,7 +144,7 @@ def _figure(lead: Objective, fit: Sequence[BaselineComparison], comparisons: Seq
 def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
     """Return conditions with a score of each repeat in place of its speed, the higher the lower the figure.
 
-    Without those of which a repeat was not measured.
+    Conditions of which a repeat was not measured are left out.
     """
     scored = []
     for one in compared:

@@ -237,7 +237,7 @@ def _software(runs: Iterable[MeasuredRun]) -> dict[str, str]:
 
 
 def find_condition(word: str, conditions: Sequence[Condition]) -> tuple[Condition, str] | None:
-    """Return the condition of this name, see `matching`, and its name or that of one repeat; None if there is none.
+    """Return the condition of this name, see `matching`, and its name or that of a repeat; None if there is none.
 
     Raises UserError for several.
     """

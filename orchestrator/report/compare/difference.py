@@ -68,6 +68,13 @@ class Comparison:
         less, more = sorted(side.tokens_per_step or 0 for side in (self.left, self.right))
         return f"mean {'time per token' if self.result.in_tokens and more > (1 + ALIKE) * less else 'step time'}"
 
+    def checks(self, limits: Sequence[Limit]) -> list[LimitCheck]:
+        """Compare the interval of each difference with its limit.
+
+        A limit fails if the whole interval is above it, passes if all of it is at most the limit; else it is undecided.
+        """
+        return [LimitCheck(limit, *_outcome(self, limit)) for limit in limits]
+
 
 @dataclass(frozen=True)
 class ComparedOperands:
@@ -224,14 +231,6 @@ def limits_of(text: str) -> list[Limit]:
         if limits.setdefault(limit.measure, limit) is not limit:
             raise UserError(f"--fail-if has two limits for {limit.measure}")
     return list(limits.values())
-
-
-def checks(one: Comparison, limits: Sequence[Limit]) -> list[LimitCheck]:
-    """Compare the interval of each difference with its limit.
-
-    A limit fails if the whole interval is above it, passes if all of it is at most the limit; else it is undecided.
-    """
-    return [LimitCheck(limit, *_outcome(one, limit)) for limit in limits]
 
 
 def _outcome(one: Comparison, limit: Limit) -> tuple[LimitOutcome, str]:

@@ -159,7 +159,7 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
 def faster_out(
     chosen: BaselineComparison, comparisons: Sequence[BaselineComparison], out: Mapping[str, Reason]
 ) -> Reason | None:
-    """Return a faster condition that is out: the fastest, or first one whose loss may be as low."""
+    """Return a faster condition that is out: the fastest, or first the fastest whose loss may be as low."""
     ahead = [(one, out[one.condition.name]) for one in comparisons if one.condition.name in out and faster(one, chosen)]
     if not ahead:
         return None

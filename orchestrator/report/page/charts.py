@@ -199,7 +199,7 @@ def _base(data: str = "rows") -> alt.Chart:
 
 
 def _along_steps(data: str = "rows") -> alt.Chart:
-    """The same along the chosen axis; `minutes` holds those of a step by condition."""
+    """The same along the chosen axis; `minutes` holds the minutes of a step by condition."""
     base = _base(data).transform_calculate(x="datum.step * (by === 'minutes' ? minutes[datum.c] : 1)")
     room = alt.Scale(nice=False, padding=6)  # the last held-out loss lies at the very end
     return base.encode(alt.X("x:Q", title="optimizer steps", axis=alt.Axis(format="~s"), scale=room))

@@ -64,7 +64,7 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
 
 
 def _rows(condition: Condition, look: Look, points: int) -> Iterator[Mapping[str, Any]]:
-    """Yield steps with the lowest, mean and highest smoothed loss, where all repeats have one."""
+    """Yield steps with the lowest, mean and highest smoothed loss, if all repeats have a loss."""
     curves = [run.curve for run in condition.runs if run.curve.drawable]
     longest = max((curve.step for curve in curves), key=lambda steps: steps[-1])
     steps = np.asarray(longest)[np.unique(np.linspace(0, len(longest) - 1, points).astype(int))]

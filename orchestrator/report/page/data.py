@@ -9,14 +9,7 @@ from typing import Any, Final
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
 from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, pairing
-from dscampaign.orchestrator.report.compare.difference import (
-    ComparedOperands,
-    Comparison,
-    Limit,
-    checks,
-    figures,
-    verdict,
-)
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, Limit, figures, verdict
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
@@ -64,7 +57,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 
 
 def comparison_document(compared: ComparedOperands, limits: Sequence[Limit] = ()) -> dict[str, Any]:
-    """Conditions beside each other, and those that have none, for `campaign compare --json`."""
+    """Conditions beside each other, and conditions without a counterpart, for `campaign compare --json`."""
     alone = [{"campaign": name, "conditions": names} for name, names in compared.alone]
     document: dict[str, Any] = strict(
         {"comparisons": [_comparison(one, limits) for one in compared.comparisons], "only_in": alone}
@@ -86,7 +79,7 @@ def _comparison(one: Comparison, limits: Sequence[Limit]) -> dict[str, Any]:
         "loss": one.result.loss,
         "figures": {name: [a, b] for name, a, b in figures(one)},
         "verdict": verdict(one),
-        "checks": checks(one, limits),
+        "checks": one.checks(limits),
     }
 
 

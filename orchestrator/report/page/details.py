@@ -32,7 +32,7 @@ def details(results: Results) -> Iterator[Section]:
 
 
 def setup(results: Results) -> Section:
-    """The fields in which conditions differ, a row a condition, and those that they have in common."""
+    """The fields in which conditions differ, a row a condition, and the fields that all have in common."""
     each = [(condition.title, dict(_fields(condition))) for condition in results.conditions]
     names = dict.fromkeys(chain(*(fields for _, fields in each)))
     columns = {name: {fields.get(name, "") for _, fields in each} for name in names}
