@@ -164,7 +164,7 @@ def _copy_file(root: Path, path: str, draft: Path) -> None:
 
 
 def describe(codes: Iterable[Code]) -> list[str]:
-    """Return one line for each code: its files, those that are left out, or why it is used in place."""
+    """Return a line for each code: its files, files that are left out, or why it is used in place."""
     lines = []
     for code in codes:
         if code.why:

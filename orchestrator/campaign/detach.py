@@ -1,6 +1,6 @@
 """A reconciler that runs on after the shell is closed: a job of its own, or a process of this host.
 
-There is one for all campaigns of a store. It holds the lease `STANDING`, which its starter holds before and hands over.
+All campaigns of a store share it. It holds the lease `STANDING`, which its starter holds before and hands over.
 """
 
 from __future__ import annotations

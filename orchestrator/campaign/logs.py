@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 
 
 class LogStream(Protocol):
-    """A stream of bytes, or a terminal's stand-in for one."""
+    """A stream of bytes, or a terminal's stand-in."""
 
     def write(self, data: bytes, /) -> object:
         """Take the next bytes."""

@@ -136,7 +136,7 @@ class Plan:
         return hours_of(self.jobs) if self.executor == "slurm" else None
 
     def count(self, *signs: Sign) -> int:
-        """How many runs have one of these signs."""
+        """Return how many runs have these signs."""
         return sum(item.sign in signs for item in self.runs)
 
     def __repr__(self) -> str:

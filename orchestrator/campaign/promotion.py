@@ -1,4 +1,4 @@
-"""Makes the spec of one longer run from a condition of a campaign."""
+"""Makes the spec of a longer run from a condition of a campaign."""
 
 from __future__ import annotations
 

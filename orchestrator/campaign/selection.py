@@ -56,7 +56,7 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs in one of these states, and with one of these names."""
+    """Runs in these states, and with these names."""
 
     states: Collection[RunState] = ()
     names: Collection[str] = ()

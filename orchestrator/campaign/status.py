@@ -79,7 +79,7 @@ class CampaignStatus:
 
     @property
     def shown_counts(self) -> dict[str, int]:
-        """How many runs are in each state, those that are being cancelled by themselves."""
+        """How many runs are in each state, and how many are being cancelled."""
         return Counter(run.shown for run in self.runs)
 
     @property

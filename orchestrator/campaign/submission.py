@@ -41,7 +41,7 @@ class Submission:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
+        """The rules of later commands, as a campaign's provenance keeps them; None for rules that the spec omits."""
         rules = {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")}
         for name, section in (("retention", self.spec.retention), ("notify", self.spec.notify)):
             rules[name] = section.model_dump(exclude_none=True) if section else None

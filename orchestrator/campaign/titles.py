@@ -84,10 +84,10 @@ def candidates(names: Iterable[str], params: Mapping[str, Mapping[str, Any]], ca
 
 
 def matching(word: str, runs: Sequence[Candidate]) -> list[Candidate]:
-    """Return the runs of this name, title or pattern, else those whose name or title begins with it.
+    """Return the runs of this name, title or pattern, else the runs whose name or title begins with it.
 
     Numbers may be written differently, as in `lr-0.0001` for `lr-1e-4`, and titles in lower case without dots.
-    Raises UserError if runs of several campaigns match, or those of several conditions without a pattern.
+    Raises UserError if runs of several campaigns match, or runs of several conditions without a pattern.
     """
     plain = _plain(word)
 

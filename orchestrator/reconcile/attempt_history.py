@@ -121,7 +121,7 @@ def latest_of_configuration(view: RunView) -> AttemptRow | None:
 
 
 def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
-    """Return how many attempts ended in one of these ways."""
+    """Return how many attempts ended in these ways."""
     return sum(attempt.kind in kinds for attempt in history)
 
 

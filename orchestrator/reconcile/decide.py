@@ -1,4 +1,4 @@
-"""Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but those in the snapshot.
+"""Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but in the snapshot.
 
 For every run: first the state of its newest attempt (`attempt_state`), then, if it has ended, the next one
 (`retry_policy`), in the same pass. Between them comes everything that runs share: bad nodes, limits, a full disk.

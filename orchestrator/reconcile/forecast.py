@@ -91,9 +91,9 @@ def step_time_s(pace: Pace) -> float | None:
 
 
 class History:
-    """The durations of a campaign's runs, the newest last, by which those of others are forecast.
+    """The durations of a campaign's runs, the newest last, by which the times of others are forecast.
 
-    `earlier` returns those of other campaigns, by `work_of` their configurations.
+    `earlier` returns the durations of other campaigns, by `work_of` their configurations.
     """
 
     def __init__(self, paces: Iterable[Pace], earlier: Callable[[], Mapping[str, Sequence[Pace]]] = dict) -> None:

@@ -30,7 +30,7 @@ Jobs = Sequence[Sequence[Submit]]
 
 
 class Element(NamedTuple):
-    """One element of a batch that is being submitted."""
+    """An element of a batch that is being submitted."""
 
     row: AttemptRow
     action: Submit

@@ -64,7 +64,7 @@ class LeaseHolder:
 
     @classmethod
     def me(cls) -> Self:
-        """Return this process, as one of its reconcilers."""
+        """Return this process, as a reconciler."""
         return cls(socket.gethostname(), str(os.getpid()), f"{uuid.uuid4().hex[:8]}{_own_job()}")
 
     @classmethod
