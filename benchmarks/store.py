@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.ingest.lines import parse
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -60,7 +60,7 @@ def _measure(name: str, store: Store, spool: Path) -> None:
     _print(f"{name}: drain, 50 lines", "ms", 1000 * _median(lambda: drain(store, next(pending), small), 50))
     with store.read() as conn:
         _print(f"{name}: status of {RUNS} runs", "ms", 1000 * _median(lambda: queries.status(conn, campaign_id)))
-        _print(f"{name}: metrics of a run, {LINES} steps", "ms", 1000 * _median(lambda: list(queries.metrics(conn, 1))))
+        _print(f"{name}: metrics of a run, {LINES} steps", "ms", 1000 * _median(lambda: list(metrics.metrics(conn, 1))))
 
 
 def insert_attempts(store: Store, count: int, folder: str, runs: int = 0) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.benchmarks.shared.results import REPOSITORY
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import AttemptRow, MemoryObservation, RunRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.memory.observations import ledgers_of
@@ -34,7 +34,7 @@ class Campaign:
         with store.read() as conn:
             campaign = queries.campaign_by_name(conn, self.name)
             for run in queries.runs(conn, campaign.id) if campaign else ():
-                losses = [row.loss for row in queries.metrics(conn, run.id) if row.loss is not None]
+                losses = [row.loss for row in metrics.metrics(conn, run.id) if row.loss is not None]
                 attempts = queries.attempts(conn, run.campaign_id, run.id)
                 yield run, attempts, queries.memory_of_run(conn, run.id), losses
         store.close()

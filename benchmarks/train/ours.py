@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import MetricRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.ds_config import merged
@@ -116,7 +116,7 @@ def read(path: Path) -> tuple[RunRow, list[MetricRow]]:
             runs = queries.runs(conn, campaign.id) if campaign else []
             if not runs:
                 raise RuntimeError("the campaign was not submitted")
-            return runs[0], list(queries.metrics(conn, runs[0].id))
+            return runs[0], list(metrics.metrics(conn, runs[0].id))
     finally:
         store.close()
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries, metrics, queries
 from dscampaign.db.gpu_records import AttemptGpus, j_per_token, total
 from dscampaign.db.records import (
     OPENED_ELSEWHERE,
@@ -76,13 +76,13 @@ def run_details(store: Store, campaign: CampaignRow, run: RunRow, status: Campai
     status = status or with_final_figures(store, read_status(store, campaign))
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
-        used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
+        used = (gpu_queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
         return RunDetails(
             campaign=campaign,
             status=status,
             run=run,
             now=next(row for row in status.runs if row.run_id == run.id),
-            latest=queries.latest(conn, campaign.id, run.id).get(run.id),
+            latest=metrics.latest(conn, campaign.id, run.id).get(run.id),
             attempts=attempts,
             checkpoints=tuple(queries.checkpoints(conn, run.id)),
             events=tuple(queries.events(conn, campaign.id, run.id)),

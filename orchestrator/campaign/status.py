@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection
 
-from dscampaign.db import campaigns, queries
+from dscampaign.db import campaigns, metrics, queries
 from dscampaign.db.campaigns import CampaignTotals, MetricsSource, campaign_totals
 from dscampaign.db.records import CampaignRow, Lease, RunStatus
 from dscampaign.db.series import final_losses, final_speeds
@@ -196,7 +196,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:
     if all(row.step is None or row.loss is not None for row in rows):
         return rows
-    latest = queries.latest(conn, campaign_id)
+    latest = metrics.latest(conn, campaign_id)
     return [row._replace(loss=latest[row.run_id].loss) if row.run_id in latest else row for row in rows]
 
 

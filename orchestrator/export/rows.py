@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries, schema
+from dscampaign.db import gpu_queries, metrics, queries, schema
 from dscampaign.db.gpu_records import GpuSample
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow
 from dscampaign.db.series import final_losses
@@ -76,7 +76,7 @@ def write_json(stream: IO[str], campaign: str, kind: str, columns: Sequence[str]
 
 
 def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
-    names, extras = _names(conn, campaign_id), queries.extra_names(conn, campaign_id)
+    names, extras = _names(conn, campaign_id), metrics.extra_names(conn, campaign_id)
     changes = {attempt.id: attempt.changes for attempt in queries.attempts(conn, campaign_id)}
     rows = (
         (
@@ -85,7 +85,7 @@ def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[
             changes.get(row.attempt_id, ""),
             *(row.extra.get(name) for name in extras),
         )
-        for run_id, row in queries.iter_metrics(conn, campaign_id)
+        for run_id, row in metrics.iter_metrics(conn, campaign_id)
     )
     own = [_METRIC + name if name in _TAKEN or name.startswith((_PARAM, _METRIC)) else name for name in extras]
     return ("run", *_STEP_COLUMNS, "changes", *own), rows
@@ -125,7 +125,7 @@ def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[R
     names = _names(conn, campaign_id)
     rows = (
         (names[run_id], generation, device.node if device else "", *(getattr(sample, c) for c in _GPU_COLUMNS))
-        for run_id, generation, device, sample in queries.iter_gpu_samples(conn, campaign_id)
+        for run_id, generation, device, sample in gpu_queries.iter_gpu_samples(conn, campaign_id)
     )
     return ("run", "generation", "node", *_GPU_COLUMNS), rows
 

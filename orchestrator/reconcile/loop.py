@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import gpu_queries, open_runs, queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
 from dscampaign.db.ingest.attempt import attempt_spools, drain_attempt
 from dscampaign.db.ingest.metrics import METRICS
@@ -275,7 +275,7 @@ def drain(writer: FencedWriter, attempt_ids: Sequence[int], drained: _Drained) -
         left = []
         for some in in_pieces("attempts read", attempt_ids):
             with writer.store.read() as conn:
-                rows, offsets = queries.attempts_of(conn, some), queries.node_offsets(conn, some)
+                rows, offsets = queries.attempts_of(conn, some), gpu_queries.node_offsets(conn, some)
             for row in writer.renewing(rows):
                 if not row.spool_offset and is_foreign(row):
                     continue

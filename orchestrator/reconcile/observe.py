@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from dscampaign.db import queries
+from dscampaign.db import metrics
 from dscampaign.db.errors import StoreError
 from dscampaign.db.open_runs import WaitingAttempt
 from dscampaign.db.records import AttemptRow, RunRow, StepTimes
@@ -197,14 +197,14 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     config, latest = read_config(), attempts[-1] if attempts else None
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     hangs = idle_s >= config.retry.hang_min_s
-    times = later(store, queries.step_times, run.id) if hangs else StepTimes(None, 0)
+    times = later(store, metrics.step_times, run.id) if hangs else StepTimes(None, 0)
     hopeless_as, diverged_before, reached_before = "", None, 0
     if latest and latest.row.state is AttemptState.RUNNING and config.prune != PruneConfig():
-        lines = later(store, queries.newest_lines, latest.row.id, LINES)
+        lines = later(store, metrics.newest_lines, latest.row.id, LINES)
         hopeless_as = hopeless(lines, latest.row.start_step or 0, config.prune, config.train.untimed_steps)
     if latest and _by_losses(latest):
         same = [row for row in rows if row.config_hash == rows[-1].config_hash]
-        newest = (line for row in same for line in reversed(later(store, queries.newest_lines, row.id, LINES)))
+        newest = (line for row in same for line in reversed(later(store, metrics.newest_lines, row.id, LINES)))
         diverged_before = diverged(line._asdict() for line in newest)
         reached_before = max((_reached(row, run.target_step) for row in same[:-1]), default=0)
     lives = latest is not None and latest.active and latest.job is not None and not latest.job.terminal

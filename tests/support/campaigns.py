@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow, RunRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
@@ -38,7 +38,7 @@ class Observed:
     def metrics(self, name: str) -> list[MetricRow]:
         """The run's steps, each from its highest attempt."""
         with self.store.read() as conn:
-            return list(queries.metrics(conn, self.runs[name].id))
+            return list(metrics.metrics(conn, self.runs[name].id))
 
     def steps(self, name: str) -> list[int]:
         return [row.step for row in self.metrics(name)]

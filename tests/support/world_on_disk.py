@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
@@ -170,7 +170,7 @@ class World:
 
     def steps(self, name: str) -> list[int]:
         with self.store.read() as conn:
-            return [row.step for row in queries.metrics(conn, self.runs()[name].id)]
+            return [row.step for row in metrics.metrics(conn, self.runs()[name].id)]
 
     def expire_lease(self) -> None:
         """As if a dead holder's time were over."""

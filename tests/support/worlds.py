@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.records import EventRow, MetricRow, NewAttempt, NewRun, RunLatest
@@ -45,11 +45,11 @@ class World:
 
     def metrics(self) -> list[MetricRow]:
         with self.store.read() as conn:
-            return list(queries.metrics(conn, self.run_id))
+            return list(metrics.metrics(conn, self.run_id))
 
     def latest(self) -> RunLatest:
         with self.store.read() as conn:
-            return queries.latest(conn, self.campaign_id)[self.run_id]
+            return metrics.latest(conn, self.campaign_id)[self.run_id]
 
     def events(self, kind: str) -> list[EventRow]:
         with self.store.read() as conn:

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries, metrics, queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow, thinning_of
 from dscampaign.db.series import extra_highest, run_series
 from dscampaign.db.states import ABSENT, Stage
@@ -46,7 +46,7 @@ def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None
         for event in queries.events(conn, campaign.id):
             events[event.attempt_id, event.kind].append(event)
         forwards = queries.forwards(conn, campaign.id)
-        sampled = queries.sampled_attempts(conn, campaign.id)
+        sampled = gpu_queries.sampled_attempts(conn, campaign.id)
         skipped = extra_highest(conn, campaign.id, "skipped_steps")
         rows = [run for run in queries.runs(conn, campaign.id) if names is None or run.name in names]
         for run in counted("runs read", rows):
@@ -59,7 +59,7 @@ def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None
                     own,
                     events,
                     run_series(conn, run.id, [(attempt.id, attempt.generation) for attempt in present]),
-                    queries.run_gpus(conn, run.id) if used else [],
+                    gpu_queries.run_gpus(conn, run.id) if used else [],
                     until_s=until_s,
                     skipped_steps=int(skipped[run.id]) if run.id in skipped else None,
                     forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
@@ -72,7 +72,7 @@ def read_runs(store: Store, campaign: CampaignRow, names: Collection[str] | None
 def follow_ups_of(conn: Connection, campaign: CampaignRow) -> list[FollowUp]:
     """Return the follow-ups of a campaign's runs, in the order of their names."""
     rows = [row for row in queries.runs(conn, campaign.id) if row.stage is Stage.THEN and row.desired != ABSENT]
-    figures = queries.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
+    figures = metrics.last_figures(conn, campaign.id, Stage.THEN) if rows else {}
     return [(row, figures.get(row.id, {})) for row in sorted(rows, key=lambda row: row.name)]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import WARM_UP_STEPS, CampaignRow, MetricRow, warm_up_steps
 from dscampaign.db.store import Store
 from dscampaign.tests.support.report_documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SECTIONS, TEMPLATES
@@ -49,7 +49,7 @@ def _campaign(folder: Path, *arguments: str) -> None:
 
 def _steps(store: Store, campaign: CampaignRow) -> dict[str, list[MetricRow]]:
     with store.read() as conn:
-        return {run.name: list(queries.metrics(conn, run.id)) for run in queries.runs(conn, campaign.id)}
+        return {run.name: list(metrics.metrics(conn, run.id)) for run in queries.runs(conn, campaign.id)}
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.leases import acquire_lease
+from dscampaign.db.queries import acquire_lease
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState
 from dscampaign.db.store import Store

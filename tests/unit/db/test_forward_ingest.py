@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries, queries
 from dscampaign.db.ingest.attempt import FORWARDERS, ForwardSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.store import Store
@@ -39,7 +39,7 @@ def test_each_line_is_one_event(world: World) -> None:
     assert opened.data == {"tool": "wandb", "run_id": "a", "where": "w"}
     assert [event.message for event in world.events("forward.failed")] == ["no"]
     with world.store.read() as conn:
-        assert queries.node_offsets(conn, [1]) == {1: {FORWARDERS: spool.stat().st_size}}
+        assert gpu_queries.node_offsets(conn, [1]) == {1: {FORWARDERS: spool.stat().st_size}}
 
 
 def test_the_newest_report_of_each_tool_counts(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
 from dscampaign.db.ingest import attempt
 from dscampaign.db.ingest.attempt import GpuSpool
@@ -43,7 +43,7 @@ def take(world: World, node: int = 0, **options: int) -> IngestResult:
 
 def samples(world: World) -> list[GpuSample]:
     with world.store.read() as conn:
-        return list(queries.gpu_samples(conn, 1))
+        return list(gpu_queries.gpu_samples(conn, 1))
 
 
 def test_every_figure_finds_its_column(world: World) -> None:
@@ -60,7 +60,7 @@ def test_the_gpus_of_an_attempt_are_known(world: World) -> None:
     write(world, DEVICES, DEVICES)
     take(world)
     with world.store.read() as conn:
-        assert queries.gpu_devices(conn, 1) == [
+        assert gpu_queries.gpu_devices(conn, 1) == [
             GpuDevice(1, 0, 0, "n1", "NVIDIA H200", "GPU-a", 150.8, 700.0),
             GpuDevice(1, 0, 1, "n1", "NVIDIA H200", sm_clock_max_mhz=1980),
         ]
@@ -86,7 +86,7 @@ def test_each_node_has_an_offset_of_its_own(world: World) -> None:
     write(world, sample(1.0), sample(2.0), node=1)
     assert (take(world, 0).lines, take(world, 1).lines, take(world, 0).lines) == (1, 2, 0)
     with world.store.read() as conn:
-        held = queries.node_offsets(conn, [1, 7])
+        held = gpu_queries.node_offsets(conn, [1, 7])
     assert held == {1: {node: spool(world, node).stat().st_size for node in (0, 1)}}
     assert [(row.node_rank, row.ts_s) for row in samples(world) if row.gpu] == [(0, 1.0), (1, 1.0), (1, 2.0)]
 
@@ -142,5 +142,5 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
         with pytest.raises(ConnectionError):
             take(world)
     with world.store.read() as conn:
-        assert (queries.node_offsets(conn, [1]), queries.gpu_devices(conn, 1)) == ({}, [])
+        assert (gpu_queries.node_offsets(conn, [1]), gpu_queries.gpu_devices(conn, 1)) == ({}, [])
     assert (take(world).lines, len(samples(world)), len(world.events("gpu.tick"))) == (3, 2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries, queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
@@ -39,7 +39,7 @@ def stepped(world: World, steps: int = 100, start_s: float = 1000.0, **more: Any
 
 def use(world: World) -> AttemptGpus:
     with world.store.read() as conn:
-        found = queries.attempt_gpus(conn, 1)
+        found = gpu_queries.attempt_gpus(conn, 1)
     assert found is not None
     return found
 
@@ -172,12 +172,12 @@ def test_a_run_counts_the_attempts_of_its_present_configuration(world: World) ->
         if generation < 4:
             ingest(world.store, GpuSpool(attempt_id, spool, 0))
     with world.store.read() as conn:
-        assert [used.energy_j for used in queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
+        assert [used.energy_j for used in gpu_queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
 
 
 def timed(world: World) -> tuple[GpuUse, ...]:
     with world.store.read() as conn:
-        [found] = queries.run_gpus(conn, world.run_id)
+        [found] = gpu_queries.run_gpus(conn, world.run_id)
     return found.timed
 
 
@@ -193,5 +193,5 @@ def test_timed_use_excludes_start_warm_up_and_end(world: World) -> None:
     assert (gpu.samples, gpu.from_s, gpu.to_s, gpu.sampled_s) == (21, 1020, 1040, 21)
     assert (gpu.util_pct, gpu.power_peak_w) == (55, 55)
     with world.store.read() as conn:
-        [whole] = queries.run_gpus(conn, world.run_id)
+        [whole] = gpu_queries.run_gpus(conn, world.run_id)
     assert whole.util_pct == pytest.approx((21 * 55 + 179 * 2) / 200)

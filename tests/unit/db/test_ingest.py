@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from dscampaign.db import queries, schema
+from dscampaign.db import metrics, queries, schema
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import STALE_S, drain, ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, NewRun, RunLatest
@@ -322,9 +322,9 @@ def _stored(world: World, run_id: int) -> list[object]:
         [attempt] = queries.attempts(conn, world.campaign_id, run_id)
         rows = [
             replace(row, attempt_id=0, extra=dict(sorted(row.extra.items())))  # they come in no order
-            for row in queries.metrics(conn, run_id)
+            for row in metrics.metrics(conn, run_id)
         ]
-        latest = queries.latest(conn, world.campaign_id).get(run_id)
+        latest = metrics.latest(conn, world.campaign_id).get(run_id)
         events = [
             (event.kind, event.message, event.data)
             for event in queries.events(conn, world.campaign_id, run_id)
@@ -388,7 +388,7 @@ def test_steps_that_are_counted_anew_are_reported_and_mixed_into_none(
     _taken(world, "epochs", lines, [cut for cut in cuts if cut < len(lines)], 10)
     with world.store.read() as conn:
         run_id = queries.runs(conn, world.campaign_id)[-1].id
-        rows = list(queries.metrics(conn, run_id))
+        rows = list(metrics.metrics(conn, run_id))
         told = [event for event in queries.events(conn, world.campaign_id) if event.kind == "spool.restarted"]
     assert [row.step for row in rows] == list(range(1, 11, log_every))
     assert {row.extra["epoch"] for row in rows} == {0.0}
@@ -400,7 +400,7 @@ def test_steps_go_on_after_a_return_to_a_checkpoint_and_earlier_steps_may_be_add
     back = [*_lines(1, 20), *_lines(15, 25, late=1.0)]
     _taken(world, "back", back, [22], 30)
     with world.store.read() as conn:
-        rows = list(queries.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
+        rows = list(metrics.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
     assert [(row.step, "late" in row.extra) for row in rows] == [(step, step > 20) for step in range(1, 26)]
     evaluated: list[dict[str, object]] = [
         *_lines(1, 20),
@@ -409,7 +409,7 @@ def test_steps_go_on_after_a_return_to_a_checkpoint_and_earlier_steps_may_be_add
     ]
     _taken(world, "evaluated", evaluated, [], 30)
     with world.store.read() as conn:
-        rows = list(queries.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
+        rows = list(metrics.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
         told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "spool.restarted"]
     assert [row.step for row in rows if row.eval_loss is not None] == [10, 20]
     assert told == [{"step": 15, "newest": 20}]  # of the first alone
@@ -424,5 +424,5 @@ def test_steps_far_beyond_the_target_are_not_taken(world: World, first: bool) ->
         run_id = queries.runs(conn, world.campaign_id)[-1].id
         [attempt] = queries.attempts(conn, world.campaign_id, run_id)
         told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "spool.beyond"]
-        assert [row.step for row in queries.metrics(conn, run_id)] == list(range(1, 41))
+        assert [row.step for row in metrics.metrics(conn, run_id)] == list(range(1, 41))
     assert (attempt.last_step, told) == (40, [{"step": 10**6, "target": 40}])

@@ -2,7 +2,7 @@
 
 import math
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.records import StepTimes
 from dscampaign.tests.support.worlds import World
 
@@ -68,7 +68,7 @@ def test_the_newest_figures_keep_values_that_a_later_line_lacks(world: World) ->
 
 def _step_times(world: World) -> StepTimes:
     with world.store.read() as conn:
-        return queries.step_times(conn, world.run_id)
+        return metrics.step_times(conn, world.run_id)
 
 
 def test_step_times_of_earlier_attempts_fill_up_those_of_the_newest(world: World) -> None:

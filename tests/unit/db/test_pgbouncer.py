@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import metrics, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt, NewRun
@@ -68,5 +68,5 @@ def test_agents_push_through_a_pooler(pooled: str, tmp_path: Path) -> None:
     assert failed == []
     with store.read() as conn:
         for run in runs:
-            assert [row.step for row in queries.metrics(conn, run.id)] == list(range(1, PUSHES * LINES + 1))
+            assert [row.step for row in metrics.metrics(conn, run.id)] == list(range(1, PUSHES * LINES + 1))
     store.close()

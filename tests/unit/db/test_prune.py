@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, delete
 
+from dscampaign.db import gpu_queries, queries
 from dscampaign.db import prune as module
-from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
 from dscampaign.db.schema import step_metric
 from dscampaign.db.states import AttemptState, RunState
@@ -103,7 +103,7 @@ def test_one_that_is_killed_is_finished_by_the_next(world: World, monkeypatch: p
     stepped(world, 60)
     end(world, 1)
     with world.store.read() as conn:
-        before = queries.run_gpus(conn, world.run_id)
+        before = gpu_queries.run_gpus(conn, world.run_id)
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(module, "delete", interrupted_by([step_metric]))
         thin(world)
@@ -112,8 +112,8 @@ def test_one_that_is_killed_is_finished_by_the_next(world: World, monkeypatch: p
     assert thin(world) == expected
     assert steps(world) == [1, 10, 20, 30, 40, 50, 60]
     with world.store.read() as conn:
-        assert queries.run_gpus(conn, world.run_id) == before
-        assert len(list(queries.gpu_samples(conn, 1))) == 7
+        assert gpu_queries.run_gpus(conn, world.run_id) == before
+        assert len(list(gpu_queries.gpu_samples(conn, 1))) == 7
     assert thin(world) == Pruned(0, 0)
 
 
@@ -137,4 +137,4 @@ def test_a_coarser_rule_thins_what_a_finer_rule_left(world: World) -> None:
     thin(world, Retention(20, 0.0))
     assert steps(world) == [1, 20, 40, 60]
     with world.store.read() as conn:
-        assert [sample.ts_s for sample in queries.gpu_samples(conn, 1)] == [1000.0, 1020.0, 1040.0, 1060.0]
+        assert [sample.ts_s for sample in gpu_queries.gpu_samples(conn, 1)] == [1000.0, 1020.0, 1040.0, 1060.0]

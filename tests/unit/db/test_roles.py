@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries, schema
+from dscampaign.db import metrics, queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -231,7 +231,7 @@ def test_the_read_role_sees_everything_and_writes_nothing(world: World) -> None:
     fill(world)
     page = login(world, "a_page")
     with page.read() as conn:
-        assert len(list(queries.metrics(conn, world.run_id))) == 2
+        assert len(list(metrics.metrics(conn, world.run_id))) == 2
         assert queries.events(conn, world.campaign_id) is not None
     with pytest.raises(StoreReadOnly, match="permission denied for table step_metric"):
         run_sql(page, "UPDATE step_metric SET loss = 0")

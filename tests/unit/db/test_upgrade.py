@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
-from dscampaign.db import queries, schema
+from dscampaign.db import metrics, schema
 from dscampaign.db.errors import SchemaMismatch, StoreError
 from dscampaign.db.schema import HEAD
 from dscampaign.db.store import Store, read_version
@@ -47,7 +47,7 @@ def _require_tables(store: Store) -> None:
     with store.read() as conn:
         assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
         assert inspect(conn).get_view_names() == ["run_metric"]
-        assert list(queries.metrics(conn, 1)) == []
+        assert list(metrics.metrics(conn, 1)) == []
 
 
 def test_the_oldest_schema_that_is_upgraded_becomes_the_newest(url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.pool import QueuePool
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_queries
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent.push import Pusher
 from dscampaign.tests.support.attempt import make_payload
@@ -47,7 +47,7 @@ def test_one_agent_pushes_the_telemetry_of_all_nodes(world: World, tmp_path: Pat
     for _ in range(2):
         push(world, tmp_path, "token", nodes=2, telemetry_s=1.0)
     with world.store.read() as conn:
-        assert [(row.node_rank, row.ts_s) for row in queries.gpu_samples(conn, 1)] == [(0, 1.0), (1, 1.0)]
+        assert [(row.node_rank, row.ts_s) for row in gpu_queries.gpu_samples(conn, 1)] == [(0, 1.0), (1, 1.0)]
 
 
 def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import ColumnElement, Connection, Float, literal_column
 
-from dscampaign.db import leases, queries
+from dscampaign.db import queries
 from dscampaign.db import store as store_module
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
@@ -164,7 +164,7 @@ def test_a_clock_set_back_delays_no_campaign(world: World, monkeypatch: pytest.M
     def now_s(_: Connection) -> ColumnElement[float]:
         return literal_column(f"((julianday('now') - 2440587.5) * 86400.0 + {ahead_s[0]})", Float)
 
-    for module in (store_module, leases):
+    for module in (store_module, queries):
         monkeypatch.setattr(module, "now_s", now_s)
     turns, _ = turns_of(world)
     slept = Counter[str]()
