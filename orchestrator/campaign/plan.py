@@ -270,7 +270,7 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
     """Start a new run at the size of the ledger; for the others the policy has decided that."""
     run, micro, reason = item.run, item.micro_batch, item.why
     if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
-        choice = start_micro_batch(run.global_batch, run.data_parallel, micro, ledger)
+        choice = start_micro_batch(run.global_batch, run.config.train.data_parallel(run.world_size), micro, ledger)
         micro, reason = choice.micro_batch, choice.why or reason
     predicted_gb = None if micro is None else ledger.predict_gb(micro)
     return replace(item, micro_batch=micro, why=reason, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)

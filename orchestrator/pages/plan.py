@@ -203,7 +203,7 @@ def _row(item: PlannedRun, differ: Sequence[str]) -> list[Cell | str]:
         f"{run.global_batch} = {sizes} × {ranks}" if run.global_batch else "",
         "" if states is None else f"{states.gpu_gb:,.1f} GB",
         _memory(item),
-        f"{count(run.nodes, 'node')} × {count(gpus, 'GPU') if gpus else count(run.ranks_per_node, 'rank')}",
+        f"{count(run.config.nodes, 'node')} × {count(gpus, 'GPU') if gpus else count(run.ranks_per_node, 'rank')}",
         *(getattr(run.config.slurm, name) or "" if name in differ else "" for name in _ASKED),
         " of ".join(filter(None, (item.likely and duration(item.likely.seconds), limit))),
         f"{run.target_step:,}" if run.target_step else "",
@@ -224,9 +224,10 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
     document["differing"] = list(item.differing)
     if (run := item.run) is None:
         return document
-    same = ("params", "config_hash", "target_step", "nodes", "ranks_per_node", "world_size", "global_batch")
+    same = ("params", "config_hash", "target_step", "ranks_per_node", "world_size", "global_batch")
     return document | {
         **{name: getattr(run, name) for name in same},
+        "nodes": run.config.nodes,
         **{name: getattr(run.config.slurm, name) for name in ("partition", "account", "qos")},
         **{name: getattr(item, name) for name in ("micro_batch", "accumulation", "predicted_gb", "usable_gb")},
         "command": run.config.command and list(run.config.command),

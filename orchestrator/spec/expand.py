@@ -72,11 +72,6 @@ class Run:
         return self.config.train.steps
 
     @property
-    def nodes(self) -> int:
-        """Its nodes."""
-        return self.config.nodes
-
-    @property
     def ranks_per_node(self) -> int:
         """Its processes on each node."""
         return self.config.ranks()
@@ -101,12 +96,8 @@ class Run:
         """The passes of an optimizer step, likewise."""
         if self.global_batch is None or self.micro_batch is None:
             return None
-        return batch_size.accumulation(self.global_batch, self.micro_batch, self.data_parallel)
-
-    @property
-    def data_parallel(self) -> int:
-        """Number of ranks, or groups of ranks, that divide the global batch."""
-        return self.config.train.data_parallel(self.world_size)
+        shares = self.config.train.data_parallel(self.world_size)
+        return batch_size.accumulation(self.global_batch, self.micro_batch, shares)
 
     @property
     def stored_config(self) -> dict[str, Any]:

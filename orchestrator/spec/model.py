@@ -62,8 +62,6 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 
 Executor = Literal["slurm", "local"]
 
-MIN_TELEMETRY_S: Final = 0.1
-
 AUTO: Final = "auto"
 """The micro-batch that is searched for."""
 
@@ -296,20 +294,13 @@ class RunConfig(SpecSection):
     prune: PruneConfig = PruneConfig()
     """When to end a run that cannot win."""
     telemetry_s: Real = Field(default=1.0, ge=0)
-    """Seconds between samples of GPUs, at least 0.1; 0 disables sampling."""
+    """Seconds between samples of GPUs; 0 disables sampling."""
     metrics: Metrics = Field(default={})
     """Regular expressions for the metrics that an [unchanged script](own-scripts.md#an-unchanged-script) prints, and
     for `step`."""
     forward: Forward = ForwardConfig()
     """Tools to [forward metrics to](tools.md#forwarding): `wandb`, `tensorboard`, `mlflow`; a list, or a mapping with
     options."""
-
-    @field_validator("telemetry_s")
-    @classmethod
-    def _not_too_often(cls, value: float) -> float:
-        if 0 < value < MIN_TELEMETRY_S:
-            raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 to disable it")
-        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from dscampaign.jobs.shared.model_shapes import find_shape, positions_of
 from dscampaign.jobs.shared.state_layout import joins_parameters
@@ -306,14 +306,8 @@ def _clashes(train: TrainConfig) -> Iterator[Finding]:
         for other, unfit in others.items():
             if (own := getattr(train, other)) in unfit and other not in wrong:
                 message = f"{_shown(other, own)} does not work with {_shown(field, value)}"
-                yield Finding.at(f"train.{other} train.{field} train", message, _remedy(other, unfit))
+                yield Finding.at(f"train.{other} train.{field} train", message, "leave one of them out")
                 wrong.add(other)
-
-
-def _remedy(field: str, unfit: Container[Any]) -> str:
-    choices = range(4) if field == "zero_stage" else get_args(TrainConfig.model_fields[field].annotation)
-    fit = [str(value) for value in choices if value not in unfit]
-    return f"write {field}: {' or '.join(fit)}" if fit else "leave one of them out"
 
 
 def _shown(field: str, value: object) -> str:

@@ -220,7 +220,7 @@ def test_local_runs_use_the_gpus_of_the_machine() -> None:
     local = spec(executor="local", slurm={"nodes": 4})
     assert [expand(local, gpus)[0].world_size for gpus in (0, 4)] == [1, 4]
     (run,) = expand(spec(executor="local", ranks_per_node=2), 8)
-    assert (run.nodes, run.world_size) == (1, 2)
+    assert (run.config.nodes, run.world_size) == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,6 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("slurm: {gpus_per_node: 4, gres: 'gpu:4'}", 7, "slurm.gres", "together with gpus_per_node"),
         ("slurm: {time: 2}", 7, "slurm.time", "signal_delay_s 120"),
         ("retry: {oom: -1}", 7, "retry.oom", "greater than or equal to 0"),
-        ("telemetry_s: 0.05", 7, "telemetry_s", "is below 0.1 s"),
         ("retry: {rules: [{match: '(', action: stop}]}", 7, "retry.rules[0].match", "is not a regular expression"),
         ("retry: {rules: [{match: '\\w', action: stop}]}", 7, "retry.rules[0].match", "matches nearly every line"),
         ("env: {CAMPAIGN_RUN: x}", 7, "env.CAMPAIGN_RUN", "set by this program"),
