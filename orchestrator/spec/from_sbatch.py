@@ -220,12 +220,9 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     if not words and redirection_of(text):  # `exec > FILE`
         _take_redirection(draft, place, text)
         return
-    if line is None or (draft.line and line.launcher == "python" and (_trains(draft.line) or not _trains(line))):
+    if line is None or (draft.line and _likeliness(line) <= _likeliness(draft.line)):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
         draft.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if draft.line else _BEFORE}"))
-        return
-    if draft.line and draft.line.launcher != "python":
-        draft.unclear.append((place, f"{text}: a campaign has a single training script"))
         return
     if draft.line:
         draft.unclear.append((draft.at, f"{shlex.join(draft.line.script)}: run it before `submit`"))
@@ -239,17 +236,14 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     draft.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
     draft.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
     draft.taken.append(place)
-    if dropped := [
-        f"--{name.replace('_', '-')}"
-        for name in line.dropped
-        if not re.match("u$|module|container", name) and name not in refused
-    ]:
-        draft.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
+    needless = (name for name in line.dropped if not re.match("u$|module|container", name) and name not in refused)
+    if options := " ".join(f"--{name.replace('_', '-')}" for name in needless):
+        draft.needless.append((place, f"{options}: the job determines them"))
 
 
-def _trains(line: LaunchLine) -> bool:
-    """Return whether a line starts a training, not a preparation or evaluation, as far as names show."""
-    return line.launcher != "python" or re.search("train|tun(?:e|ing)|sft", " ".join(line.script[:2])) is not None
+def _likeliness(line: LaunchLine) -> int:
+    """Return how likely a line starts the training, not a preparation or evaluation."""
+    return 2 if line.launcher != "python" else bool(re.search("train|tun(?:e|ing)|sft", " ".join(line.script[:2])))
 
 
 def _take_redirection(draft: Draft, place: str, text: str) -> None:

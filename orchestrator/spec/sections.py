@@ -21,6 +21,14 @@ from .slurm_section import SlurmConfig, SlurmTime
 ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
 
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        hint = "write \\( for a parenthesis, \\. for a dot, and single quotes around it all"
+        raise Hint(f"is not a regular expression: {error}", hint) from error
+
+
 class RetryRule(SpecSection):
     """The meaning of an error of your own training, before the built-in rules."""
 
@@ -34,13 +42,9 @@ class RetryRule(SpecSection):
 
     @field_validator("match")
     @classmethod
-    def _compiles(cls, value: str) -> str:
-        try:
-            compiled = re.compile(value)
-            everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
-        if everything:
+    def _is_narrow(cls, value: str) -> str:
+        pattern = _compiled(value)
+        if pattern.search("") or (pattern.search("x") and pattern.search("0")):
             raise Hint("matches nearly every line", "use text that only your error has")
         return value
 
@@ -90,11 +94,7 @@ _EXAMPLE: Final = "write {step: 'step (\\d+)', loss: 'loss[=:] *([\\d.eE+-]+)'}"
 def _pattern(value: Any) -> Any:
     if not isinstance(value, str):
         raise Hint("expected a regular expression in quotes", _EXAMPLE)
-    try:
-        groups = re.compile(value).groups
-    except (re.error, OverflowError, RecursionError) as error:
-        hint = "write \\( for a parenthesis, \\. for a dot, and single quotes around it all"
-        raise Hint(f"is not a regular expression: {error}", hint) from error
+    groups = _compiled(value).groups
     if groups != 1:
         hint = "put parentheses around the number alone, (?:...) around anything else"
         raise Hint(f"has {groups} groups, expected 1: the number", hint)

@@ -56,11 +56,7 @@ class YamlDocument:
         """Return a finding with its line: at the first of its places that the text, or `--set`, has."""
         texts = {p: text for p in finding.places for path, text in self.overridden.items() if p[: len(path)] == path}
         in_text = (p for p in finding.places if p in texts or len(self._nodes(p)) == len(p))
-        if (place := next(in_text, None)) is None:  # an override may have made its section incomplete
-            place = finding.places[0]
-            beside = [text for path, text in self.overridden.items() if path[:-1] == place[:-1]]
-            texts = dict.fromkeys([place] if beside else [], "".join(beside[:1]))
-        if place in texts:
+        if (place := next(in_text, finding.places[0])) in texts:
             return Problem(f"--set {texts[place]}", 0, 0, dotted(place), finding.message, finding.hint)
         position = self.position(place, at_key=finding.at_key)
         return self.problem_at(position, place, finding.message, finding.hint)
