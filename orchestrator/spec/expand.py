@@ -18,10 +18,10 @@ from dscampaign.jobs.shared.ds_config import merged
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, concerns, dotted
 
-from . import batch_size, placeholders
+from . import batch_size
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar, SpecSection
-from .matrix import Path, Point, points, run_name
+from .matrix import Path, Point, Texts, fields_of, points, run_name, values_of
 from .model import STRATEGIES, RunConfig, Spec
 from .validate import check
 from .wrong_values import validation_findings
@@ -117,7 +117,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         local_gpus: GPUs of this machine, which count for `executor: local`.
         check_options: Checks the options of DeepSpeed and Transformers, if all else is right.
     """
-    all_points, findings = points(spec.matrix, placeholders.Texts(spec).used)
+    all_points, findings = points(spec.matrix, Texts(spec).used)
     if (number := len(all_points) * spec.repeats) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
@@ -244,13 +244,13 @@ class Repeat:
             micro_batch = batch_size.default_micro_batch(train.global_batch, shares)
             train = train.model_copy(update={"micro_batch": micro_batch})
         self._config = config.model_copy(update={"train": train, "ranks_per_node": ranks})
-        self._fields, self._texts = placeholders.fields_of(self._config, repeat), placeholders.Texts(self._config)
+        self._fields, self._texts = fields_of(self._config, repeat), Texts(self._config)
 
     def run(self, point: Point, stage: Stage, others: Mapping[str, Run], name: str = "") -> Run:
         """Return the run of a point; without a name it has one of its values, unlike those of others."""
         if findings := list(self._texts.without_text(point)):
             raise InvalidSpec(findings)
-        values = placeholders.values_of(self._fields, point) if self._config.command is not None else {}
+        values = values_of(self._fields, point) if self._config.command is not None else {}
         filled = self._texts.filled(values)
         digest = _digest(self._experiment, filled, point)
         name = name or run_name(point.labels, f"-r{self._repeat}" if self._repeat else "", digest, others)

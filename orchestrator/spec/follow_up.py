@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
-from . import placeholders
 from .expand import Run
+from .matrix import Texts, fields_of
 from .model import RunConfig, Spec
 from .validate import check
 from .wrong_values import validation_findings
@@ -58,8 +58,8 @@ def follow_up(
     own = {"command": list(section["command"]), "ranks_per_node": section["ranks_per_node"], "metrics": {}}
     made = RunConfig.model_validate({**base, "launcher": None, **own, "train": train, "slurm": slurm})
     made = made.model_copy(update={"launcher": made.launcher or "python"})
-    known = {**placeholders.fields_of(config, repeat), **params, "run": name, _CHECKPOINT: checkpoint}
-    made = made.model_copy(update=placeholders.Texts(made).filled(known))
+    known = {**fields_of(config, repeat), **params, "run": name, _CHECKPOINT: checkpoint}
+    made = made.model_copy(update=Texts(made).filled(known))
     identity = [name, stage, section["command"], config_hash]
     return Run(
         name=name_of(name, stage, repeat),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from .matrix import axis_fields
-from .model import RunConfig, Spec
+from .model import Spec
 from .slurm_section import PASSED_OPTIONS
 
 _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]*\)")
@@ -15,26 +14,17 @@ _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
 
 
 def spec_schema() -> dict[str, Any]:
-    """Return the schema: every field with its description, values and default, and each field as an axis."""
+    """Return the schema: every field with its description, values and default."""
     schema: dict[str, Any] = _cleaned(Spec.model_json_schema())
-    models, fields = schema["$defs"], schema["properties"]
-    slurm = models["SlurmConfig"]
+    slurm = schema["$defs"]["SlurmConfig"]
     slurm["properties"] |= dict.fromkeys(sorted(PASSED_OPTIONS), _SCALAR)
     slurm |= {"additionalProperties": False, "patternProperties": {"-": _SCALAR}}  # `cpus-per-task`, as for sbatch
-    axes: dict[str, Any] = {}
-    points: dict[str, Any] = {}
-    for key, (section, name) in axis_fields().items():
-        place = f"properties/{name}" if section is RunConfig else f"$defs/{section.__name__}/properties/{name}"
-        model = fields if section is RunConfig else models[section.__name__]["properties"]
-        about = {"description": model[name].get("description", "")}
-        axes[key] = {**about, "type": "array", "items": {"anyOf": [{"$ref": f"#/{place}"}, {"type": "object"}]}}
-        points[key] = about
-    entries = {"type": ["array", "null"], "items": {"type": "object", "properties": {"label": {}, **points}}}
+    entries = {"type": ["array", "null"], "items": {"type": "object"}}
     own = {
         "include": {**entries, "description": "Further points, or values that are added to points that match."},
         "exclude": {**entries, "description": "Points that are left out."},
     }
-    fields["matrix"] |= {"properties": {**axes, **own}, "additionalProperties": {"type": "array"}}
+    schema["properties"]["matrix"] |= {"properties": own, "additionalProperties": {"type": "array"}}
     schema["type"] = "object"
     title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A campaign of dscampaign"}
     return {**title, **{key: value for key, value in schema.items() if key != "title"}}

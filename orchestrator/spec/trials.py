@@ -13,10 +13,9 @@ from pydantic import ValidationError
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
-from . import placeholders
 from .expand import Repeat, Run, SharedSections, base_of, config_of
 from .field_types import Scalar
-from .matrix import AxisSetting, Point, field_path, key_findings, short_name
+from .matrix import AxisSetting, Point, Texts, field_path, key_findings, short_name
 from .model import RunConfig, Spec
 from .sampling import Trial, ask, missing
 from .search_section import SearchConfig
@@ -168,7 +167,7 @@ def _beside(spec: Spec) -> Iterator[Finding]:
 
 def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
     point = point_of(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
-    yield from key_findings([point], placeholders.Texts(spec).used)
+    yield from key_findings([point], Texts(spec).used)
     for setting in point.settings:
         if setting.path in (("train", "steps"), ("train", "epochs")) and search.halving:
             yield Finding((setting.place,), "is set by search.halving", "search something else", at_key=True)
