@@ -142,7 +142,7 @@ def first_trial(spec: Spec, local_gpus: int) -> Run:
     template = TrialTemplate.of(spec, local_gpus)
     if run := template.next_trial([], 0):
         return run
-    corner = {short_name(key): _ends(search, key)[0] for key in search.parameters}
+    corner = {short_name(key): search.distribution(key)[1][0] for key in search.parameters}
     template.trial(0, corner)  # its errors are those of the spec
     hint = "the errors of each combination are those that a matrix of them would have"
     raise InvalidSpec([Finding((_PLACE,), "no combination can be trained", hint)])
@@ -166,7 +166,7 @@ def _beside(spec: Spec) -> Iterator[Finding]:
 
 
 def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
-    point = point_of(search, {short_name(key): _ends(search, key)[0] for key in search.parameters})
+    point = point_of(search, {short_name(key): search.distribution(key)[1][0] for key in search.parameters})
     yield from key_findings([point], Texts(spec).used)
     for setting in point.settings:
         if setting.path in (("train", "steps"), ("train", "epochs")) and search.halving:
@@ -178,7 +178,7 @@ def _parameters(spec: Spec, search: SearchConfig) -> Iterator[Finding]:
 def _values(search: SearchConfig, setting: AxisSetting) -> Iterator[Finding]:
     """Find ends and choices that are no values of their field, whatever the others are."""
     *parents, field = setting.path or ()
-    for value in _ends(search, setting.key):
+    for value in search.distribution(setting.key)[1]:
         data: Any = {field: value}
         for parent in reversed(parents):
             data = {parent: data}
@@ -187,7 +187,3 @@ def _values(search: SearchConfig, setting: AxisSetting) -> Iterator[Finding]:
         except ValidationError as error:
             for finding in validation_findings(error, data):
                 yield replace(finding, places=(setting.place, *finding.places))
-
-
-def _ends(search: SearchConfig, key: str) -> list[Any]:
-    return search.distribution(key)[1]
