@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Select, and_, delete, func, or_, select, tuple_, update
 
 from .gpu_queries import attempt_gpus
-from .queries import add_event
 from .records import THINNED, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
@@ -54,13 +53,7 @@ def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = Fa
     for attempt_ids in through(list(_old_runs(store, campaign_id, rule))):
         with store.read() if dry_run else store.write() as conn:
             removed.append(_prune_run(conn, attempt_ids, rule.keep_every, dry_run=dry_run))
-    total = Pruned(sum(map(bool, removed)), sum(removed))
-    if total.runs and not dry_run:
-        message = f"one step in {rule.keep_every} kept of {total.runs} ended runs: {total.rows:,} rows removed"
-        with store.write() as conn:
-            data = {"keep_every": rule.keep_every, **total._asdict()}
-            add_event(conn, campaign_id, "metrics_pruned", message, data=data)
-    return total
+    return Pruned(sum(map(bool, removed)), sum(removed))
 
 
 def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[int]]:

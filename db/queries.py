@@ -47,7 +47,7 @@ from .records import (
     RunStatus,
 )
 from .rows import EMPTY, StoredDocument, fetch, fetch_among, fields_of, insert_rows, pieces, rows_among
-from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
+from .states import UNSETTLED_RUN, WANTED, AttemptState, Cause, CauseCode, RunState
 from .store import database_now, insert_into, now_s
 
 
@@ -365,14 +365,13 @@ def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"cause": None, **values} if "reason" in values else {**values}
 
 
-def update_runs(
-    conn: Connection, run_ids: Sequence[int], *, expect_state: RunState | None = None, **values: Any
-) -> None:
-    """Set columns of runs to the same values, with the time of the change; only in `expect_state`, if given."""
-    expected = [] if expect_state is None else [schema.run.c.state == expect_state]
-    changed = {"updated_s": now_s(conn), **of_run(values)}
+def explain_waiting(conn: Connection, run_ids: Sequence[int], reason: str, cause: Cause | None) -> None:
+    """Record why runs wait in the queue, of those that still do."""
+    run = schema.run.c
+    values = {"reason": reason, "cause": cause, "updated_s": now_s(conn)}
     for some in pieces(run_ids):
-        conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
+        waiting = and_(run.id.in_(some), run.state == RunState.QUEUED)
+        conn.execute(update(schema.run).where(waiting).values(values))
 
 
 def queue_runs(conn: Connection, token: str) -> None:

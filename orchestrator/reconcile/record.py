@@ -231,7 +231,7 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     if snapshot.queue.news:
         with writer.write() as conn:
             for (reason, cause), run_ids in snapshot.queue.news.items():
-                queries.update_runs(conn, run_ids, expect_state=RunState.QUEUED, reason=reason, cause=cause)
+                queries.explain_waiting(conn, run_ids, reason, cause)
     if changed := activities(snapshot):
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))
