@@ -158,15 +158,10 @@ class MeasuredRun(RunRow):
         return names if names and (names == ("cpu",) or len(self.gpus.names) < 2) else self.gpus.names
 
     @property
-    def on_cpus(self) -> bool:
-        """Whether it reports that it trained on CPUs."""
-        return self.device_names == ("cpu",)
-
-    @property
     def on_gpus(self) -> bool:
         """Whether it trained on GPUs, by its report, else by its jobs' requests."""
         if self.device_names:
-            return not self.on_cpus
+            return self.device_names != ("cpu",)
         if self.config.get("executor") == "local" or (self.config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
             return False
         return gpus_of_node(*self._asked_gpus) > 0
