@@ -60,12 +60,14 @@ class Draft:
         words = (*self.line.script, *self.line.options) if self.line else ()
         texts = (*words, *self.env.values(), *self.container.values(), *self.mounts)
         used = dict.fromkeys(name for text in texts for name in names_in(text))
-        loops, tasks = (
-            {name: list(map(_value, columns[name])) for name in used if name in columns}
-            for columns in (self.variables.loops, self.variables.tasks)
-        )
-        rows = [dict(zip(tasks, row, strict=True)) for row in dict.fromkeys(zip(*tasks.values(), strict=True))]
-        return {**loops, **(tasks if len(tasks) < 2 else {"array": rows})}
+        loops, tasks = ([n for n in used if n in columns] for columns in (self.variables.loops, self.variables.tasks))
+        axes = {name: [_value(text) for text in self.variables.loops[name]] for name in loops}
+        rows = dict.fromkeys(zip(*(self.variables.tasks[name] for name in tasks), strict=True))
+        if len(tasks) == 1:
+            axes[tasks[0]] = [_value(text) for (text,) in rows]
+        elif tasks:
+            axes["array"] = [dict(zip(tasks, map(_value, row), strict=True)) for row in rows]
+        return axes
 
 
 def name_from(text: str) -> str:

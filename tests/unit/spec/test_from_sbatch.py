@@ -91,6 +91,8 @@ def made_of(lines: str) -> str:
         ("python data.py\npython train.py\npython eval.py", "#   2: data.py: run it before `submit`"),
         ("#SBATCH -N 1-2\npython t.py", "  nodes: 2\n"),
         ("conda run --no-capture-output -n e python t.py", "- conda activate e\n"),
+        ("#SBATCH -a 0-2\nD=(8 8 9)\npython t.py --d ${D[$SLURM_ARRAY_TASK_ID]}\n", "  d: [8, 9]\n"),
+        ("uv run -p 3.11 t.py -n 5", "- source .venv/bin/activate\n"),
         ("P=$PWD:$P python t.py", '- export P=".:$P"\n'),
         ("tune run --nnodes 2 full", "if it starts the training, write its script"),
     ],
