@@ -143,7 +143,7 @@ _OTHER_WORK: Final = _form(
 """A count of these is no count of steps."""
 OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")
 """The number of a rank other than 0, at the begin of a line or by name; not `slowest rank 3` nor `LoRA rank 8`."""
-_NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|restor(?:ed|ing)|resum(?:ed|ing))\b")
+_NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|re(?:stor|sum)(?:ed|ing)|(?:best|saved) [^|,;]*step)\b")
 _TRAINING: Final = _form("train")
 
 _AFTER: Final = r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*"

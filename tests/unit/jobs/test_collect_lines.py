@@ -46,7 +46,6 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("micro_step=12 global_step=295 loss=2.1", {"loss": 2.1}),
         ("trainer/global_step: 295, step: 12, loss 2.1", {"loss": 2.1}),
         ("completed step: 295, seconds: 1.2, total_weights: 65536, loss: 10.5", {"loss": 10.5}),
-        # thousands
         ("step 295: loss 1,234.5", {"loss": 1234.5}),
         # best and mean losses are not those of the step
         ("step 295 | best val loss 1.5 | loss 2.1", {"loss": 2.1}),
@@ -107,7 +106,7 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         f"{TITAN}validate step: 5  loss:  2.1",
         "valid | step 5 | loss 2.1",
         "step 5 | best val loss 2.1",
-        "Resuming from step 5, loss 2.1",
+        "Resuming from step 5, loss 2.1\nNew best model at step 5: loss 2.1",
         f"{LIGHTNING}]",
         " validation loss at iteration 1000 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 |",
         "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, lr=8.9e-05, wall=882",  # fairseq, without its updates
