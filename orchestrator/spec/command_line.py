@@ -34,7 +34,8 @@ _OURS: Final[Mapping[Launcher, str]] = {
     "torchrun": "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone node_rank master_addr master_port max_restarts"
     " local_addr log_dir redirects tee use_env",
     "accelerate": "machine_rank main_process_ip main_process_port same_network rdzv_backend rdzv_conf max_restarts tee"
-    " log_dir deepspeed_hostfile deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter",
+    " role log_dir deepspeed_hostfile deepspeed_multinode_launcher deepspeed_exclusion_filter"
+    " deepspeed_inclusion_filter",
     "deepspeed": "hostfile master_port master_addr node_rank launcher launcher_args no_local_rank no_ssh no_ssh_check"
     " ssh_port force_multi save_pid enable_each_rank_log",
     "srun": "label unbuffered verbose quiet kill_on_bad_exit disable_status overlap exact whole preserve_env no_kill"

@@ -50,7 +50,7 @@ _RENDEZVOUS: Final = re.compile(
 )
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _TAKEN: Final = frozenset({*Spec.model_fields, *SlurmConfig.model_fields, *AT_LAUNCH, "run", "repeat"})
-_COMMAND: Final = re.compile(r"\$\((?!\()|`")
+_COMMAND: Final = re.compile(r"(?<!\\)\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
     r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)", re.DOTALL
@@ -107,9 +107,7 @@ def _take(draft: Draft, statement: Statement) -> None:
 
 def _take_setup(draft: Draft, place: str, line: str) -> None:
     if re.search(r"\$\{?[\d@*]", line):
-        draft.unclear.append(
-            (place, f"{line}: a job has no arguments; write the line with its values in `slurm.setup`")
-        )
+        draft.unclear.append((place, f"{line}: a job has no arguments; write their values in `slurm.setup`"))
     else:
         draft.setup.append(line)
         draft.taken.append(place)
@@ -176,7 +174,7 @@ def _assign(draft: Draft, statement: Statement, name: str, value: str, *, export
         _take_setup(draft, place, _for_setup(replace(variables, values=variables.values | own), text))
         return
     filled = value if f"{name}='{value}'" in text else variables.filled(value)
-    is_known = not _COMMAND.search(filled)
+    is_known = not (_COMMAND.search(filled) and _COMMAND.search(text))
     is_part = is_known and " " in filled and re.search(rf"\$\{{?{re.escape(name)}\b", draft.script)  # of a command
     if is_known and value.startswith("("):
         variables.arrays[name] = words_of(filled[1:].removesuffix(")"))

@@ -94,6 +94,7 @@ def made_of(lines: str) -> str:
         ("#SBATCH -a 0-2\nD=(8 8 9)\npython t.py --d ${D[$SLURM_ARRAY_TASK_ID]}\n", "  d: [8, 9]\n"),
         ("uv run -p 3.11 t.py -n 5", "- source .venv/bin/activate\n"),
         ("P=$PWD:$P python t.py", '- export P=".:$P"\n'),
+        ('L="accelerate launch --role \\$(id): t.py"\nsrun bash -c "$L"', "launcher: accelerate\ncommand: t.py\n"),
         ("tune run --nnodes 2 full", "if it starts the training, write its script"),
     ],
 )
