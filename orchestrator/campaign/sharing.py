@@ -149,7 +149,7 @@ def _group(name: str | None) -> tuple[str, int]:
     """Return name and number of the group to share with, by default the user's own: no private group."""
     gids = (os.getegid(), *os.getgroups())
     mine = sorted({group_name(gid) for gid in gids} - {user_name(os.geteuid())})
-    hint = f"add --group NAME; your groups: {some(mine, 8)}" if mine else "your group has no other members"
+    hint = f"add --group NAME; your groups: {some(mine, 8)}" if mine else "add --group NAME, one with members"
     if name is None and group_name(os.getegid()) not in mine:
         raise UserError("your group has no other members", hint)
     name = name or group_name(os.getegid())

@@ -73,7 +73,7 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     opened, campaign = open_campaign(place, name)
     opened.check_writable()
     removal = removal_of(opened, campaign)
-    listed = [] if removal.size_bytes is None else [f"deletes the files of campaign in {removal.folder}"]
+    listed = [] if removal.size_bytes is None else [f"deletes the files of the campaign in {removal.folder}"]
     console.echo_err("\n".join([*listed, *_kept(removal.kept)]))
     folder = "no folder" if removal.size_bytes is None else f"{size(removal.size_bytes)} in {removal.folder}"
     content = f"campaign {campaign.name}: {count(removal.runs, 'run')} with metrics and events; {folder}"

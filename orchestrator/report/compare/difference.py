@@ -25,6 +25,7 @@ from .conditions import ALIKE, Condition, circumstances, conditions_of, few_repe
 from .ranking import infeasible
 from .statistics import Estimate, Standing
 from .wording import change, difference_text, field_text, intervals, loss_verdict
+from .workloads import changed_alike
 
 MISSING: Final = "–"
 
@@ -113,10 +114,8 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     named = find(store, words[-3] if words[:-2] else None) if words[:-2] or len(campaigns) == 1 else None
     if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
         margin = named.provenance.get("loss_margin")
-        parted = tuple(
-            replace(compare(*pair, margin=margin, among=len(pairs)), shared=shared) for shared, pair in pairs.items()
-        )
-        return ComparedOperands(parted, campaigns=(named,))
+        compared = {shared: compare(*pair, margin=margin, among=len(pairs)) for shared, pair in pairs.items()}
+        return ComparedOperands(tuple(replace(one, shared=shared) for shared, one in compared.items()), (), (named,))
 
     def operand(word: str) -> tuple[str, Condition]:
         home, _, rest = word.partition("/")
@@ -151,6 +150,7 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
     """
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
+    left, right = (left, right) if left is right else changed_alike([left, right])
     _, result = compare_to_baseline([left, right], left, margin, among)
     versions = differences(left.software, right.software)
     return Comparison(left, right, (*differences(left.runs[0].config, right.runs[0].config), *versions), result)

@@ -42,14 +42,14 @@ def workloads_of(
 
     `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `of_spec`.
     """
-    groups = [_changed_alike(group) for group in alike(conditions, lambda one: key_of(_asked_work(one)))]
+    groups = [changed_alike(group) for group in alike(conditions, lambda one: key_of(_asked_work(one)))]
     titles = titles_of({str(place): dict(flat_fields(_asked_work(own[0]))) for place, own in enumerate(groups)})
     names = [title if len(groups) > 1 else "" for title in titles.values()]
     named_groups = zip(names, groups, strict=True)
     return [Workload(name, group, *baseline_of(group, baseline, of_spec)) for name, group in named_groups]
 
 
-def _changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
+def changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
     """Return conditions as comparable if a retry changed all completed runs alike, and no step ran before that."""
     done = [run for one in group for run in one.runs if run.completed]
     changes = {(run.first_micro_batch, run.micro_batch, run.changes) for run in done}

@@ -333,13 +333,13 @@ def shrunk(runs: Sequence[MeasuredRun], sizes: Mapping[str, int]) -> list[Measur
 
 
 def test_conditions_that_shrank_alike_are_ranked_with_their_size(planted_url: PlantStore) -> None:
-    url = planted_url(Planted("a"), Planted("b", (0.08, 0.0801, 0.0802)))
-    results = results_at(url)
+    results = results_at(planted_url(Planted("a"), Planted("b", (0.08, 0.0801, 0.0802))))
     runs = shrunk(results.runs, {"a": 8, "b": 8})
     (one,) = results_of(results.campaign, runs).workloads
     assert one.answer.sentence == "Use b (micro-batch 4): 1.25 × the baseline's speed, same loss."
     assert [row.verdict for row in one.answer.rows] == [Standing.BEST, Standing.SLOWER]
     assert one.answer.remarks[0].text == "retries ran all with micro-batch 4 instead of 8: compared with each other"
+    assert verdict(compare(*conditions_of(runs)))[0].startswith("Mean step time: b -20.0 %")
 
 
 @pytest.mark.parametrize("mixed", [False, True])
