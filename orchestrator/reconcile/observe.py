@@ -188,11 +188,11 @@ def _views(
 def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, store: Store) -> RunView:
     rows, paths = stored.attempts.get(run.id, ()), folder.paths
     read_config = partial(stored.configs.of, run)
-    if run.name not in folder.runs and _untouched(run, rows, listing):
-        views = (AttemptView(row, job=listing.jobs[row.job_key]) for row in rows)
-        return RunView(run, tuple(views), read_config)
+    untouched = run.name not in folder.runs and _untouched(run, rows, listing)
+    if untouched and all(row.task is None for row in rows):
+        return RunView(run, tuple(AttemptView(row, listing.jobs[row.job_key]) for row in rows), read_config)
     attempts = tuple(_attempt_view(row, run, listing, folder) for row in rows)
-    if run.state in SETTLED_RUN and run.state is not RunState.HELD:  # then its files do not matter
+    if untouched or (run.state in SETTLED_RUN and run.state is not RunState.HELD):  # then its files do not matter
         return RunView(run, attempts, read_config)
     config, latest = read_config(), attempts[-1] if attempts else None
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)

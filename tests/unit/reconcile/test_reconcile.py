@@ -100,6 +100,20 @@ def test_a_queued_job_makes_room_once_the_spec_asks_for_another(
     assert world.cluster.submitted[-1].resources.items() >= slurm.items()
 
 
+def test_a_run_leaves_a_shared_job_that_waits_and_the_last_run_cancels_it(world: World) -> None:
+    world.record(slurm={**SPEC["slurm"], "runs_per_job": 2})
+    world.run_pass()
+    assert list(world.cluster.jobs) == [world.attempts("depth-2")[0].job_key]
+    campaigns.cancel(world.store, world.campaign, ["depth-1"])
+    world.run_pass()
+    [attempt] = world.attempts("depth-1")
+    assert (attempt.failure_class, attempt.evidence["reason"]) == ("cancelled", "cancelled before it began")
+    assert world.cluster.cancelled == []
+    campaigns.cancel(world.store, world.campaign, ["depth-2"])
+    world.run_pass()
+    assert world.cluster.cancelled == ["1_0"]
+
+
 def test_a_full_cluster_costs_no_budget_and_is_asked_once_a_pass(world: World) -> None:
     works = [{"depth": depth, "slurm.mem": f"{depth}G", "label": str(depth)} for depth in (1, 2)]
     world.record(matrix={"work": works}, retry={**SPEC["retry"], "infra": 0})
