@@ -16,7 +16,8 @@ spared      DeepSpeed's path without what decides nothing
 joined      the weights of a gather put in order by one copy; on several GPUs
 ahead       a whole block gathered while one computes; on several GPUs
 reduced     gradients put in order by one copy, kept and measured in one call each, no waits for them: the trainer
-compiled    each block and the loss compiled: the trainer with `compile`
+compiled    each block and the loss compiled
+flat        the weights of each block in two tensors: the trainer with `compile`
 
 Each repeat of a row is a process of its own on each GPU, and all rows have their first before any has its second.
 With `--exact`, operators are deterministic, and slower: rows that sum in the same order, `scattered` to `reduced`,
@@ -44,7 +45,7 @@ from typing import Any, Final
 
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 
-ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "ahead", "reduced", "compiled")
+ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "ahead", "reduced", "compiled", "flat")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     from dscampaign.jobs.shared.ds_config import render
     from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits, stay_ahead
     from dscampaign.jobs.trainer.engine import gather_whole_blocks, gathered_blocks, with_a_block_ahead
-    from dscampaign.jobs.trainer.model import parameter_groups
+    from dscampaign.jobs.trainer.flat_parameters import join_blocks
+    from dscampaign.jobs.trainer.model import blocks_of, parameter_groups
 
     device, level = get_accelerator(), ROWS.index(row)
     on_gpu = device.device_name() == "cuda"
@@ -138,7 +140,9 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     zero = {} if not level or _has(row, "scattered") else {"zero_optimization": {"contiguous_gradients": True}}
     ranks = {"accumulation": work.passes, "world_size": dist.get_world_size()}
     config: Any = render(TRAIN | {"zero_stage": 3 if level else 2}, micro_batch=batch, **ranks, overrides=zero)
-    if _has(row, "blocks"):
+    if _has(row, "flat"):
+        join_blocks(model, blocks_of(model))
+    elif _has(row, "blocks"):
         gather_whole_blocks(model, config)
     _change_deepspeed(row)
     if _has(row, "ahead"):

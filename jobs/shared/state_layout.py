@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 DEEPSPEED = "deepspeed"
-JOINED = "joined"
-SINGLE = "single"
+_JOINED = {"model": "joined", "blocks": "blocks", None: "single"}
 
 
 def ranks_per_sample(train: Mapping[str, Any]) -> int:
@@ -15,15 +14,20 @@ def ranks_per_sample(train: Mapping[str, Any]) -> int:
     return int(train.get("sequence_parallel") or 1) * int(train.get("tensor_parallel") or 1)
 
 
-def joins_parameters(train: Mapping[str, Any]) -> bool:
-    """Return whether all parameters lie in two tensors: if the backward pass is one graph over whole parameters."""
-    if not train.get("deepspeed_patches", True):
-        return False
-    whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
-    whole = whole and train.get("tensor_parallel", 1) == 1
+def joins_parameters(train: Mapping[str, Any]) -> Literal["model", "blocks"] | None:
+    """Return what has its parameters in two tensors: the model, or under ZeRO 3 each block; None for neither.
+
+    The backward pass of each must be one graph over whole parameters.
+    """
     one_graph = train.get("compile", False) and not train.get("deepcompile", False)
     recomputed, deepspeed = train.get("activation_checkpointing", False), train.get("engine", DEEPSPEED) == DEEPSPEED
-    return bool(deepspeed and one_graph and whole and not recomputed)
+    uncut = train.get("tensor_parallel", 1) == 1
+    if not (train.get("deepspeed_patches", True) and deepspeed and one_graph and uncut) or recomputed:
+        return None
+    offload = train.get("offload", "none")
+    if train.get("zero_stage", 0) == 3:
+        return "blocks" if offload != "nvme" else None
+    return "model" if offload == "none" else None
 
 
 def arrangement(train: Mapping[str, Any]) -> str:
@@ -36,5 +40,5 @@ def arrangement(train: Mapping[str, Any]) -> str:
     elif train.get("offload", "none") == "nvme":
         words = ["nvme"]
     else:
-        words = [JOINED if joins_parameters(train) else SINGLE]
+        words = [_JOINED[joins_parameters(train)]]
     return " ".join([*words, *([] if train.get("pretrained", False) else ["padded"])])

@@ -24,7 +24,7 @@ from dscampaign.jobs.shared.state_layout import joins_parameters
 
 from . import swap_space
 from .config import Job, TrainerConfig
-from .flat_parameters import FlatModel
+from .flat_parameters import FlatModel, join_blocks
 from .model import NextTokenLoss, blocks_of, parameter_groups, whole_shape
 from .rank_groups import mark_gradients, norm_of_parts
 from .torch_engine import DdpEngine, FsdpEngine
@@ -109,10 +109,12 @@ def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mappin
 def _deepspeed_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], device: torch.device
 ) -> DeepSpeedEngine:
-    patched = patches(config) == "on"
-    if patched and not config.deepcompile:
+    patched, joined = patches(config) == "on", joins_parameters(asdict(config))
+    if patched and joined == "blocks":
+        join_blocks(model, blocks_of(model))
+    elif patched and not config.deepcompile:
         gather_whole_blocks(model, ds_config)
-    trained = FlatModel(model, device) if joins_parameters(asdict(config)) else model
+    trained = FlatModel(model, device) if joined == "model" else model
     if patched:
         from . import deepspeed_patches
 
@@ -156,7 +158,7 @@ def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
 
 def gathered_blocks(model: nn.Module) -> list[nn.Module]:
     """Return the model's blocks that ZeRO 3 gathers at once."""
-    return [block for block in blocks_of(model) if z3_leaf_module(block)]
+    return [block for block in model.modules() if isinstance(block, FlatModel) or z3_leaf_module(block)]
 
 
 def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
@@ -164,8 +166,8 @@ def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mappin
     zero = ds_config.get("zero_optimization") or {}
     if zero.get("stage") != 3 or _PREFETCH & zero.keys():
         return ds_config
-    blocks = [[whole_shape(weight) for weight in block.parameters()] for block in gathered_blocks(model)]
-    ahead = max([DEFAULT_AHEAD, *(sum(shape.numel() for shape in block if len(shape) > 1) for block in blocks)])
+    blocks = [sum(whole_shape(weight).numel() for weight in block.parameters()) for block in gathered_blocks(model)]
+    ahead = max([DEFAULT_AHEAD, *blocks])
     return {**ds_config, "zero_optimization": {**zero, "stage3_prefetch_bucket_size": ahead}}
 
 

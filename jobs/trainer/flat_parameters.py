@@ -1,11 +1,13 @@
-"""A model whose parameters lie in two tensors, so that an optimizer step is a few large operations (ADR 8)."""
+"""A module whose parameters lie in two tensors, so that a step is a few large operations (ADR 8)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import torch
+from deepspeed import zero
+from deepspeed.runtime.zero.partition_parameters import is_zero_param
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -14,7 +16,7 @@ VECTORS: Final = "vectors"
 
 
 class FlatModel(nn.Module):
-    """The inner model, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters."""
+    """The inner module, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters."""
 
     matrices: nn.Parameter
     vectors: nn.Parameter
@@ -37,16 +39,47 @@ class FlatModel(nn.Module):
         self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_from_names)  # type: ignore[no-untyped-call]
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """The inner model's result."""
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The inner module's result."""
         flats = {MATRICES: self.matrices, VECTORS: self.vectors}
-        result: Tensor = functional_call(self._hidden[0], _views(flats, self._parts), inputs)
-        return result
+        return functional_call(self._hidden[0], _views(flats, self._parts), inputs, named)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner module, if this has none of that name."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "_hidden":  # not set yet
+                raise
+            return getattr(self._hidden[0], name)
 
     def train(self, mode: bool = True) -> Self:
         """Set the inner model's mode too."""
         self._hidden[0].train(mode)
         return super().train(mode)
+
+
+def join_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """Join the parameters of each block, which ZeRO 3 may have partitioned; all ranks call it."""
+    places = {block: (parent, name) for parent in model.modules() for name, block in parent.named_children()}
+    for block in blocks:
+        weights = list(block.parameters())
+        with zero.GatheredParameters(weights):
+            joined = FlatModel(block, weights[0].device)
+        if is_zero_param(weights[0]):
+            weights[0].convert_to_zero_parameters(param_list=list(joined.parameters()))
+            for weight in weights:
+                del weight.ds_tensor  # this rank's part
+        parent, name = places[block]
+        setattr(parent, name, joined)
+
+
+def part(flats: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a module, which has their shapes, by name."""
+    parts = {flat: {} for flat in (MATRICES, VECTORS)}
+    for name, parameter in module.named_parameters():
+        parts[MATRICES if parameter.dim() >= 2 else VECTORS][name] = parameter.shape
+    return _views(flats, parts)
 
 
 def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, torch.Size]]) -> dict[str, Tensor]:
@@ -60,8 +93,12 @@ def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, torch.S
 
 
 def _to_names(module: Any, state: dict[str, Any], prefix: str, _metadata: object) -> None:
-    """A saved state has the inner model's own names, so that other programs can load it."""
-    flats = {flat: state.pop(prefix + flat) for flat in (MATRICES, VECTORS)}
+    """Give a saved state the inner module's own names, so that other programs can load it, unless ZeRO 3 cut it."""
+    flats = {flat: state[prefix + flat] for flat in (MATRICES, VECTORS)}
+    if all(is_zero_param(parameter) for parameter in module.parameters()):
+        return
+    for flat in flats:
+        del state[prefix + flat]
     state.update({prefix + name: view for name, view in _views(flats, module._parts).items()})  # noqa: SLF001
 
 

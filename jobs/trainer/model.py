@@ -20,7 +20,7 @@ from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, VOCAB_MULTI
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data
-from .flat_parameters import FlatModel
+from .flat_parameters import MATRICES
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .preflight import misspelt_fields
 from .rank_groups import HEADS, prepare_to_cut, register, require_shares
@@ -128,11 +128,9 @@ def pad_vocabulary(model: PreTrainedModel) -> None:
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Matrices with the configured weight decay; biases and norms without."""
-    if isinstance(model, FlatModel):
-        return [{"params": [model.matrices]}, {"params": [model.vectors], "weight_decay": 0.0}]
-    parameters = list(model.parameters())
-    matrices = [p for p in parameters if len(whole_shape(p)) >= 2]
-    vectors = [p for p in parameters if len(whole_shape(p)) < 2]
+    named = list(model.named_parameters())
+    matrix = {name for name, p in named if len(whole_shape(p)) >= 2 or name.rpartition(".")[2] == MATRICES}
+    matrices, vectors = ([p for name, p in named if (name in matrix) is wanted] for wanted in (True, False))
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
@@ -25,7 +25,7 @@ from dscampaign.jobs.shared.layer_parts import TRANSPOSED, Cut, cut_of
 
 from .config import TrainerConfig
 from .data import tokenizer_name
-from .flat_parameters import MATRICES, VECTORS
+from .flat_parameters import MATRICES, VECTORS, part
 from .model import find_model_config
 from .saving import TAG, weights_only
 from .tokens import load_tokenizer, save_tokenizer
@@ -56,7 +56,7 @@ def write(request: WeightsRequest) -> dict[str, Any]:
     with torch.device("meta"):  # its shapes and names alone
         model: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
     with weights_only():
-        weights = read_weights(Path(request.checkpoint), TAG, dtype)
+        weights = part_blocks(read_weights(Path(request.checkpoint), TAG, dtype), model)
     state = {}
     for key, wanted in _wanted(model, weights).items():
         weight = weights[key].contiguous()
@@ -100,6 +100,15 @@ def read_weights(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
             parts = [_read(_alone(folder / tag, number, Path(place)), tag, dtype) for number in range(count)]
         weights = {name: _parts_joined(name, parts) for name in parts[0]}
     return {name.removeprefix("model."): weight for name, weight in weights.items()}  # of the trained module
+
+
+def part_blocks(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights with the joined parameters of blocks parted, by the shapes of the model."""
+    for name in [name for name in weights if name.endswith(f".{MATRICES}")]:
+        block = name.removesuffix(f".{MATRICES}")
+        flats = {flat: weights.pop(f"{block}.{flat}").contiguous().flatten() for flat in (MATRICES, VECTORS)}
+        weights |= {f"{block}.{own}": weight for own, weight in part(flats, model.get_submodule(block)).items()}
+    return weights
 
 
 def _alone(written: Path, number: int, place: Path) -> Path:

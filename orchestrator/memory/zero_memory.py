@@ -161,7 +161,7 @@ def _choices(config: RunConfig) -> dict[str, Any]:
         "precision": config.train.precision,
         "engine": config.train.engine,
         "zero_stage": zero["stage"],
-        "joined": joins_parameters(config.train.model_dump()),
+        "joined": joins_parameters(config.train.model_dump()) == "model",
         "whole_gradients": config.train.fsdp2_reduce == "last",
         "offload": "nvme" if "nvme" in (optimizers, weights) else offload,
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,

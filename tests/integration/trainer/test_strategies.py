@@ -57,7 +57,16 @@ FP8: dict[str, dict[str, Any]] = {
     "fp8-compiled-zero2": {"zero_stage": 2, "compile": True},
     "fp8-recomputed-zero1": {"zero_stage": 1, "activation_checkpointing": True},
 }
-RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16", "fsdp2", "fsdp2-offload")
+RESUMED = (
+    "ddp",
+    "compiled",
+    "compiled-zero3",
+    "zero2-offload",
+    "zero3-offload-full",
+    "ddp-bf16",
+    "fsdp2",
+    "fsdp2-offload",
+)
 EVERYTHING = {
     "ddp": {"engine": "ddp", "zero_stage": 0},
     "llama-bf16": {"engine": "ddp", "zero_stage": 0, "precision": "bf16", "model": LLAMA},

@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "zero-0": {**HALF, "zero_stage": 0},
     "zero-1": HALF,
     "zero-3": {**HALF, "zero_stage": 3},
+    "blocks": {**HALF, "zero_stage": 3, "compile": True},
     "offload": {**HALF, "zero_stage": 3, "offload": "full", "model": LLAMA},
     "fp32": {**HALF, "precision": "fp32", "zero_stage": 3},
     "fsdp2": {**HALF, "zero_stage": 0, "engine": "fsdp2"},
