@@ -1,12 +1,13 @@
-"""The trainer's FSDP2 engine beside the plain loop that PyTorch's documentation leads to, in the same call.
+"""The trainer's engines beside the plain FSDP2 loop that PyTorch's documentation leads to, in the same call.
 
     python benchmarks/fsdp2.py [--model MODEL] [--gpus N] [--passes N] [--rows A,B]
                                [--repeats 3] [--steps 20] [--out FILE]
 
 bare        ``fully_shard`` for each block, each block and the loss compiled, fused AdamW, gradients clipped
 bare-last   the same, gradients reduced after the last pass of a step
-each        the trainer's engine
-last        the trainer's engine with ``fsdp2_reduce: last``
+each        the trainer's FSDP2 engine
+last        the same with ``fsdp2_reduce: last``
+zero1 to 3  the trainer with DeepSpeed; installed-zero1 to 3 with DeepSpeed as installed, ``deepspeed_patches: false``
 
 All rows train the same model from random weights on the same random tokens, in bf16 with fp32 states. Each repeat of a
 row is a process of its own on each GPU, and all rows have their first repeat before any has its second. Without a GPU
@@ -24,13 +25,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 
-ROWS: Final = ("bare", "bare-last", "each", "last")
+OURS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "each": {"engine": "fsdp2", "zero_stage": 0},
+    "last": {"engine": "fsdp2", "zero_stage": 0, "fsdp2_reduce": "last"},
+    **{f"zero{stage}": {"zero_stage": stage} for stage in (1, 2, 3)},
+    **{f"installed-zero{stage}": {"zero_stage": stage, "deepspeed_patches": False} for stage in (1, 2, 3)},
+}
+ROWS: Final = ("bare", "bare-last", *OURS)
 LLAMA: Final = {"model_type": "llama", "num_key_value_heads": 8, "intermediate_size": 8192, "tie_word_embeddings": True}
 DROPOUT: Final = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 MODELS: Final[Mapping[str, tuple[Mapping[str, Any], int, int]]] = {
@@ -60,13 +68,17 @@ def measure(model_name: str, row: str, passes: int, steps: int) -> dict[str, Any
     device = get_accelerator()
     on_gpu = device.device_name() == "cuda"
     shape, batch, length = MODELS[model_name] if on_gpu else TINY
+    if not on_gpu:
+        deepspeed.ops.__compatible_ops__ = {}
     device.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(verbose=False)
     place = torch.device(device.current_device_name())
     torch.manual_seed(0)
     model = _model(shape, place)
-    make_step = _bare if row.startswith("bare") else _ours
-    train = make_step(model, place, passes, last=row.endswith("last"), compiled=on_gpu)
+    if row in OURS:
+        train = _ours(model, row, batch, length, passes, compiled=on_gpu)
+    else:
+        train = _bare(model, place, passes, last=row.endswith("last"), compiled=on_gpu)
     tokens = torch.randint(0, VOCABULARY, (16, batch, length + 1), device=place)
     batches = [(each[:, :-1].contiguous(), each[:, 1:].contiguous()) for each in tokens]
 
@@ -146,23 +158,27 @@ def _bare(model: Any, device: Any, passes: int, *, last: bool, compiled: bool) -
     return step
 
 
-def _ours(model: Any, device: Any, passes: int, *, last: bool, compiled: bool) -> Callable[[Any], Any]:
-    """Return a step of the trainer's engine."""
-    from types import SimpleNamespace
+def _ours(model: Any, row: str, batch: int, length: int, passes: int, *, compiled: bool) -> Callable[[Any], Any]:
+    """Return a step of the trainer."""
+    import torch.distributed as dist
 
-    from dscampaign.jobs.trainer.torch_engine import FsdpEngine
+    from dscampaign.jobs.shared.ds_config import render
+    from dscampaign.jobs.trainer.config import TrainerConfig
+    from dscampaign.jobs.trainer.engine import advance, create_engine
+    from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 
-    asked = {**TRAIN, "precision": "bf16", "offload": "none", "accumulation": passes}
-    config: Any = SimpleNamespace(**asked, fsdp2_reduce="last" if last else "each")
-    engine = FsdpEngine(model, config, device)
-    if compiled:
-        engine.compile()
+    sizes = {"micro_batch": batch, "accumulation": passes, "world_size": dist.get_world_size()}
+    data = {"model": "gpt2", "dataset": "unused", "seq_len": length, "steps": 1}
+    train = {**data, **TRAIN, **OURS[row], "precision": "bf16", "compile": compiled}
+    whole = batch * passes * sizes["world_size"]
+    run = RunConfig(train=TrainConfig(**train, global_batch=whole, micro_batch=batch))
+    config = TrainerConfig.from_json(json.dumps(run.train_json(**sizes)))
+    engine = create_engine(model, config, render(asdict(config), **sizes, overrides={}))
 
     def step(batches: Any) -> Any:
         for inputs, targets in batches:
             loss = engine(inputs, targets)
-            engine.backward(loss)
-            engine.step()
+            advance(engine, loss)
         return loss
 
     return step
@@ -205,7 +221,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--passes", type=int, default=1, help="micro-batches of a step")
-    parser.add_argument("--rows", type=lambda text: text.split(","), default=ROWS)
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=("bare", "bare-last", "each", "last"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path)
