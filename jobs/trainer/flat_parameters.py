@@ -63,7 +63,7 @@ def join_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
     """Join the parameters of each block, which ZeRO 3 may have partitioned; all ranks call it."""
     places = {block: (parent, name) for parent in model.modules() for name, block in parent.named_children()}
     for block in blocks:
-        weights = list(block.parameters())
+        weights: list[Any] = list(block.parameters())
         with zero.GatheredParameters(weights):
             joined = FlatModel(block, weights[0].device)
         if is_zero_param(weights[0]):
@@ -76,7 +76,7 @@ def join_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
 
 def part(flats: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of a module, which has their shapes, by name."""
-    parts = {flat: {} for flat in (MATRICES, VECTORS)}
+    parts: dict[str, dict[str, torch.Size]] = {flat: {} for flat in (MATRICES, VECTORS)}
     for name, parameter in module.named_parameters():
         parts[MATRICES if parameter.dim() >= 2 else VECTORS][name] = parameter.shape
     return _views(flats, parts)

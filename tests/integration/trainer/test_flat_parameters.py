@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dscampaign.jobs.trainer.flat_parameters import FlatModel
+from dscampaign.jobs.trainer.flat_parameters import MATRICES, VECTORS, FlatModel, join_blocks, part
 
 CPU = torch.device("cpu")
 
@@ -76,3 +76,33 @@ def test_an_incomplete_state_is_refused() -> None:
     state = {name: value for name, value in flat.state_dict().items() if name != "norm.bias"}
     with pytest.raises(RuntimeError, match="vectors"):
         flat.load_state_dict(state)
+
+
+class Block(nn.Module):
+    """A block with an attribute that its model reads, and an argument by name."""
+
+    kind = "attention"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, hidden: Tensor, *, scale: float) -> tuple[Tensor]:
+        return (hidden + scale * self.linear(self.norm(hidden)),)
+
+
+def test_each_block_has_two_parameters_and_computes_the_same() -> None:
+    torch.manual_seed(1)
+    model, hidden = nn.ModuleList([Block(), Block()]), torch.randn(3, 4)
+    plain = [{name: p.detach().clone() for name, p in block.named_parameters()} for block in model]
+    expected = [block(hidden, scale=0.5)[0] for block in model]
+    shapes = Block()
+    join_blocks(model, list(model))
+    assert [name for name, _ in model.named_parameters()] == ["0.matrices", "0.vectors", "1.matrices", "1.vectors"]
+    for block, weights, result in zip(model, plain, expected, strict=True):
+        assert isinstance(block, FlatModel)
+        assert block.kind == "attention"
+        torch.testing.assert_close(block(hidden, scale=0.5)[0], result)
+        parted = part({MATRICES: block.matrices.detach(), VECTORS: block.vectors.detach()}, shapes)
+        assert parted.keys() == weights.keys()
+        assert all(torch.equal(parted[name], weights[name]) for name in weights)
