@@ -96,8 +96,8 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     """Delete files that no result needs, of a campaign or of all.
 
-    Lists and, after confirmation, deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are
-    an hour old, half-written checkpoints.
+    Lists and, after confirmation, deletes checkpoints of the built-in trainer: of settled runs those beyond
+    train.keep_checkpoints, and half-written checkpoints once they are an hour old.
 
     Examples:
       campaign gc sweep --yes

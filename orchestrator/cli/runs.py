@@ -42,8 +42,9 @@ def submit(
     """Submit the runs of a spec that are not in the store yet.
 
     Shows the plan, asks for confirmation if it is large, and submits new runs: submitting again is safe. A finished run
-    with more steps in the spec continues from its last checkpoint if its learning rate is constant. A small job then
-    retries what fails, for all campaigns of the store, if its node can open the store: nothing has to stay open.
+    of the built-in trainer continues from its last checkpoint if the spec has more steps and its learning rate is
+    constant. A small job then retries what fails, for all campaigns of the store, if its node can open the store:
+    nothing has to stay open.
 
     Examples:
       campaign submit campaign.yaml --yes --watch
@@ -176,8 +177,8 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    failed and held runs. RUN may be a pattern. Runs that were screened, or completed early, need RUN or an option, runs
-    that are no longer in the spec RUN.
+    failed and held runs. RUN may be a pattern. Runs that completed early need RUN or an option, runs that are no
+    longer in the spec RUN.
 
     Examples:
       campaign retry sweep 'zero_stage-3*' --state cancelled
