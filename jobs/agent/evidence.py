@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing_extensions import TypedDict
 from dscampaign.jobs.shared.documents import Document, Number, Time, Whole
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.spool_steps import TAIL_BYTES, tail
+from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .gpus import GpuFacts
 from .node_facts import Machine
@@ -32,6 +34,7 @@ FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
 """The first and the last suspects are kept: if a line repeats a thousand times, the cause of the end comes last."""
 GATHER_S = 5.0  # for the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL
+PATTERNS_S = 3.0  # of processor time, for the user's own patterns on all of them
 
 SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
@@ -149,7 +152,10 @@ def gather_lines(
 
     Each log may take an equal share of the time that is left of ``GATHER_S``; then the rest is skipped up to its end.
     """
-    patterns, until_s = [re.compile(text, re.MULTILINE) for text in user_patterns], time.monotonic() + GATHER_S
+    texts, patterns, until_s = tuple(user_patterns), list[UserPattern](), time.monotonic() + GATHER_S
+    for pattern in texts:
+        with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
+            patterns.append(UserPattern(pattern, PATTERNS_S / len(texts)))
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
     logs.append(paths.launcher_log(node_rank))
     lines: list[LogLine] = []
@@ -157,10 +163,13 @@ def gather_lines(
         now_s = time.monotonic()
         with contextlib.suppress(OSError):
             lines += pick(log.name, _lines(log, now_s + (until_s - now_s) / left), patterns)
+    for slow in patterns:
+        if slow.given_up:
+            print(f"retry.rules: {slow.pattern} takes too long and was given up", file=sys.stderr, flush=True)
     return tuple(lines)
 
 
-def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
+def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) -> list[LogLine]:
     """Return a log's suspects, before each the last sign of training, and its end."""
 
     def is_suspect(text: str) -> bool:

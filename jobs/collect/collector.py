@@ -38,7 +38,7 @@ MAX_MESSAGE: Final = 500
 class Collector:
     """The metrics of an attempt whose script does not report them. `pid` returns the first rank's process, if known.
 
-    Made before the script starts.
+    Made before the script starts, and used from the main thread, which alone can end a pattern that takes too long.
     """
 
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:

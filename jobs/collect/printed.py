@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.files.private_files import open_regular
+from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .formats import (
     EPOCH_ALONE,
@@ -34,6 +35,7 @@ LINE_LIMIT: Final = 1000
 SEEN_WITHIN_S: Final = 0.25  # lines seen later than this after they may have been printed have no time
 WAITING_EPOCHS: Final = 100_000  # at most so many lines wait for the second epoch
 WAITING: Final = 1000  # at most so many lines of the Trainer wait for their step
+PATTERN_S: Final = 2.0  # of processor time, for a pattern on a chunk of output: most need a hundredth of it
 SHOWN: Final = 80  # characters of a line, for people
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
@@ -82,18 +84,18 @@ class Patterns:
     """The spec's own: a regular expression with a group for each metric, and for the step."""
 
     description = "the script's output, by the spec's patterns"
-    remark = ""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
-        self._patterns = {name: re.compile(pattern, re.MULTILINE) for name, pattern in patterns.items()}
+        self._patterns, self.remark = dict(patterns), ""
         self._step: int | None = None
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:  # noqa: ARG002
         """Return the metrics of further lines. A value belongs to the step on its line, or else to the last before."""
+        patterns = {name: UserPattern(pattern, PATTERN_S) for name, pattern in self._patterns.items()}
         lines: list[Line] = []
         for text in texts:
             values = dict[str, float]()
-            for name, pattern in self._patterns.items():
+            for name, pattern in patterns.items():
                 if match := pattern.search(text):
                     with suppress(ValueError, AttributeError):  # no number, or a group that takes no part
                         values[name] = float(match[1].replace(",", ""))
@@ -103,6 +105,9 @@ class Patterns:
                 values["step_time"] = values.pop("step_time_ms") / 1e3
             if values and self._step is not None:
                 lines.append({"step": self._step, **values})
+        for name in [name for name, pattern in patterns.items() if pattern.given_up]:
+            del self._patterns[name]
+            self.remark = f"metrics.{name} takes too long on the script's output, and is not used any more"
         return _stamped(lines, ts_s)
 
 

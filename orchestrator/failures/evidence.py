@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.shared.user_pattern import UserPattern
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 
@@ -40,7 +41,7 @@ itself leaves with 1, or with the code of a rank that had failed before."""
 class UserRule:
     """A rule of the user's own, tried before those of the table; its action is a key of `USER_ACTIONS`."""
 
-    pattern: re.Pattern[str]
+    pattern: UserPattern | re.Pattern[str]
     action: str
     hint: str = ""
 

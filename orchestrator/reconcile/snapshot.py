@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dscampaign.db.states import REMOVED, TERMINAL_ATTEMPT, WANTED, Cause
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.shared.user_pattern import UserPattern
 from dscampaign.orchestrator.executors.base import JobListing, JobView
 from dscampaign.orchestrator.executors.job_request import trains_on_cpu
 from dscampaign.orchestrator.executors.pending_reason import waits_because, waits_for_turn
@@ -153,7 +153,7 @@ class RunView:
             started_again=attempt.restarted,
             reached_before=self.reached_before,
             claimed=attempt.claimed,
-            user_rules=tuple(UserRule(re.compile(r.match, re.MULTILINE), r.action, r.hint) for r in self.retry.rules),
+            user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 
 

@@ -33,7 +33,8 @@ class RetryRule(SpecSection):
     """The meaning of an error of your own training, before the built-in rules."""
 
     match: Text
-    """Regular expression, searched in every rank's error and each line of the logs."""
+    """Regular expression, searched in every rank's error and each line of the logs. A search that takes too long is
+    given up."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
     """`stop` fails the run; `retry` counts against crash; `exclude_node` retries on other nodes and counts against
     infra; `smaller` retries with a smaller micro-batch."""

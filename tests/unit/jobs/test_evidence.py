@@ -164,11 +164,12 @@ def test_when_the_time_is_up_only_the_ends_of_the_logs_are_read(
         assert own[-1].number < 20_000
 
 
-def test_lines_of_the_user_s_patterns_are_kept(paths: AttemptPaths) -> None:
-    lines = ["the licence server said no", *(f"the quick brown fox {i}" for i in range(500)), *["x"] * 50]
-    paths.launcher_log(0).write_text("\n".join(lines))
-    found = evidence.gather_lines(paths, [], 0, ["licen[cs]e"])
-    assert (found[0].number, found[0].text) == (1, lines[0])
+def test_no_pattern_of_the_user_holds_the_evidence_up(paths: AttemptPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = ["the licence server said no", *(f"the quick brown fox {i} jumps over the lazy dog" for i in range(500))]
+    paths.launcher_log(0).write_text("\n".join([*lines, "RuntimeError: boom", *["x"] * 50]))
+    texts = [line.text for line in evidence.gather_lines(paths, [], 0, [r"(\w+\s?)+Error:", "licen[cs]e"])]
+    assert {"the licence server said no", "RuntimeError: boom"} <= set(texts)
+    assert "takes too long" in capfd.readouterr().err
 
 
 MIB = 2**20
