@@ -33,6 +33,7 @@ class WaitingAttempt(NamedTuple):
     task: int
     job_id: str
     created_s: float
+    memory_key: str | None
     position: int | None
 
     @property
@@ -82,7 +83,9 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
     task = func.coalesce(_ATTEMPT.task, _ATTEMPT.array_index)
     columns = (_ATTEMPT.id, _ATTEMPT.token, task, _ATTEMPT.job_id, _ATTEMPT.created_s)
     waits = case((_waits(cancelled), 1), else_=0)
-    query = select(waits, _RUN.id, _RUN.name, _RUN.reason, *columns, _ATTEMPT.position).select_from(_NEWEST)
+    query = select(
+        waits, _RUN.id, _RUN.name, _RUN.reason, *columns, _ATTEMPT.memory_key, _ATTEMPT.position
+    ).select_from(_NEWEST)
     query = query.where(_RUN.campaign_id == campaign_id, ~_FRESH, ~_done(cancelled))
     ids, waiting = [], []
     same: dict[Any, Any] = {}  # thousands have one token and one reason
@@ -90,9 +93,11 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
         query.order_by(_RUN.ordinal, _RUN.id)
     ):
         if only_waits:
-            job_id, created_s, position = rest
-            cause, array, since_s = (same.setdefault(value, value) for value in (reason, token, created_s))
-            waiting.append(WaitingAttempt(run_id, name, cause, attempt_id, array, index, job_id, since_s, position))
+            job_id, created_s, key, position = rest
+            cause, array, since_s, memory = (same.setdefault(value, value) for value in (reason, token, created_s, key))
+            waiting.append(
+                WaitingAttempt(run_id, name, cause, attempt_id, array, index, job_id, since_s, memory, position)
+            )
         else:
             ids.append(run_id)
     return ids, waiting

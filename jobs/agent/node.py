@@ -88,7 +88,7 @@ class Start(Document):
     resume: str  # folder of the verified checkpoint to start from, or ""
     start_step: Whole | None  # that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own
     started_s: Time
-    # micro_batch, accumulation: the actual sizes; None while the ranks search for them
+    # micro_batch, accumulation: the actual sizes, see ``resize.json``; None while the ranks search for them
     micro_batch: Count | None = None
     accumulation: Count | None = None
     search_from: Count | None = None  # the micro-batch from which the ranks search; None if they train

@@ -96,11 +96,17 @@ class Starter:
         return superseded(self._payload) or (claim is not None and claim.get("job_id") != self._node.job_id)
 
     def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
-        """Begin with the micro-batch that ranks have found."""
-        if micro_batch is not None and accumulation is not None and micro_batch != self._payload.micro_batch:
+        """Begin with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
+        if micro_batch is None or accumulation is None or micro_batch == self._payload.micro_batch:
+            return
+        try:
             self._payload = self._payload.resized(micro_batch, accumulation)
+        except ValueError as exc:
+            print(f"{self._paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
 
     def _announce(self) -> Start:
+        sizes = read_json(self._paths.resize) or {}
+        self._resize(sizes.get("micro_batch"), sizes.get("accumulation"))
         searches = bool(self._payload.search)
         if searches and (found := found_before(self._payload)):
             self._resize(*found)

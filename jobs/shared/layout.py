@@ -77,6 +77,8 @@ class AttemptPaths:
     ds_config = _Below("ds_config.json")  # the rendered DeepSpeed configuration of this attempt
     train_config = _Below("train.json")  # the built-in trainer's configuration of this attempt
     stop = _Below("stop")  # exists when the ranks are asked to checkpoint and leave
+    resize = _Below("resize.json")
+    """The reconciler's order, while the attempt waited in the queue, to begin with a smaller micro-batch."""
     search = _Below("search")
     """The folder of the search for a micro-batch: a small attempt of its own, before the training."""
     did_not_fit = _EachBelow("did-not-fit-{}.json")

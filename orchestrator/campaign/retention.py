@@ -39,7 +39,7 @@ from dscampaign.orchestrator.reconcile.loop import make_executor
 from dscampaign.orchestrator.reconcile.observe import list_jobs
 
 _FILES: Final = (
-    r"claim(-\d+)?|restarted\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"
+    r"claim(-\d+)?|re(started|size)\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"
     r"|train\.json|stop|did-not-fit-\d+\.json|(heartbeat|outcome)-\d+\.json|(reserve|hostfile)-\d+"
 )
 _TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"

@@ -17,12 +17,14 @@ from .config_changes import EXPANDABLE_SEGMENTS
 from .prediction import Ledger, believed, memory_key
 
 
-def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
-    """The measured memory of these runs and of all like them, in every campaign of the store.
+def read_ledgers(
+    conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow], further: Iterable[str | None] = ()
+) -> Mapping[str, Ledger]:
+    """The measured memory of these runs and of all like them, in every campaign of the store; and of further keys.
 
     Runs are as the spec asks for them; of their attempts some may have been changed to fit into memory.
     """
-    keys = {memory_key(config) for config in configs} | {row.memory_key for row in rows}
+    keys = {memory_key(config) for config in configs} | {row.memory_key for row in rows} | set(further)
     return ledgers_of(conn, (key for key in keys if key))
 
 

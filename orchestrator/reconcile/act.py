@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,15 +10,18 @@ from pathlib import Path
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
-from dscampaign.db.states import RunState
+from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.job_array import close_tasks, closed_tasks
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.executors.base import Executor
+from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.failures.policy import FailureClass
 
-from .actions import Action, CancelJob, Failures, Finish, Note, Revoke, SetAside, Submit, run_of
+from .actions import Action, CancelJob, Failures, Finish, Note, Resize, Revoke, SetAside, Submit, run_of
 from .attempt_files import is_claimed, take_claim
 from .attempt_state import UNWRITABLE
 from .campaign_folder import run_folder, run_folders
@@ -66,6 +70,7 @@ def _write_to_jobs(actions: Sequence[Action], writer: FencedWriter, paths: Campa
     writes: list[tuple[Sequence[Action], Callable[[], None]]] = [
         (group, partial(_close_waiting, paths.batch(token), group)) for token, group in arrays.items()
     ]
+    writes += [([a], partial(_resize, a, writer)) for a in actions if isinstance(a, Resize)]
     writes += [([a], partial(_revoke, a, writer)) for a in actions if isinstance(a, Revoke)]
     for group, write in writes:
         try:
@@ -84,6 +89,23 @@ def _close_waiting(batch: Path, actions: Sequence[CancelJob]) -> None:
     closed = closed_tasks(batch)
     if tasks := {action.attempt.array_index or 0 for action in actions} - closed:
         close_tasks(batch, tasks)
+
+
+def _resize(action: Resize, writer: FencedWriter) -> None:
+    """Not in a single transaction: a slow shared folder must not hold the store's lock."""
+    row, micro = action.attempt, action.micro_batch
+    accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
+    sizes = {"micro_batch": micro, "accumulation": accumulation}
+    with writer.store.read() as conn:
+        if any(now.state not in ACTIVE_ATTEMPT for now in queries.attempts_of(conn, [row.id])):
+            return
+    files = attempt_paths(row)
+    make_below(files.dir.parents[1], files.dir)
+    write_atomically(files.resize, json.dumps({**sizes, "why": action.why}))
+    with writer.write() as conn:
+        written = {**sizes, "predicted_gb": action.predicted_gb}
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
+            writer.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
 
 
 def _revoke(action: Revoke, writer: FencedWriter) -> None:

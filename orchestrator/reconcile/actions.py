@@ -58,6 +58,16 @@ class NoteAbsence:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """Gives a queued attempt a smaller micro-batch."""
+
+    attempt: AttemptRow
+    micro_batch: int
+    predicted_gb: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Records the end of an attempt; backoff counts from `seen_s`, by the store's clock."""
 
@@ -157,7 +167,7 @@ class SetAside:
     passing: bool = False  # an error of the file system is waited for as long as it lasts
 
 
-Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | SetAside
+Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize | SetAside
 
 _OF_RUN = (SetRun, Submit)
 

@@ -12,8 +12,8 @@ from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.formatting import clock_time
 
-from . import health
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Revoke, SetAside, set_run
+from . import health, oom_policy
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, SetAside, set_run
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot, unread_end
 
@@ -112,6 +112,10 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
     if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
         yield mark
     yield from notes
+    if job.pending and not attempt.claimed and row.memory_key in snapshot.ledgers:
+        fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
+        if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
+            yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
     ends = not _ENDS.isdisjoint({*row.evidence, *(note.kind for note in notes)})
     if job.job_id and (ends or _is_replaced(view, attempt) or not snapshot.is_desired(view)):
         yield _cancel(view, attempt, job, snapshot)
@@ -234,7 +238,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
         verdict = Verdict(FailureClass.CANCELLED if left_queue else FailureClass.LOST, who, rule="slurm-state")
-    if start and start.micro_batch not in (None, row.micro_batch):  # its ranks have searched for it
+    if start and start.micro_batch not in (None, row.micro_batch):  # a `Resize` came too late
         row = replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
     finish = Finish(row, verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)

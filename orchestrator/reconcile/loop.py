@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dscampaign.db import gpu_queries, open_runs, queries
@@ -24,6 +25,7 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Executor
 from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.executors.slurm_commands import before_each_command
+from dscampaign.orchestrator.memory.prediction import Ledger
 
 from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
@@ -54,6 +56,8 @@ class _Before(NamedTuple):
 
     epoch: int = 0  # of the lease
     drained_s: float | None = None  # when all spools were read, by the store's clock; None if they were not
+    # the measured memory by which it looked at the runs in the queue
+    ledgers: Mapping[str, Ledger] = MappingProxyType({})
 
 
 @dataclass
@@ -139,7 +143,7 @@ class Reconciler:
             recalled = again._replace(trouble=recalled.trouble or again.trouble)
             stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
-        snapshot, trouble = observe(stored, self._executor, self.paths, self._store, writer.renewing)
+        snapshot, trouble = observe(stored, self._executor, self.paths, self._store, writer.renewing, before.ledgers)
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         decided = decide(snapshot)
@@ -157,7 +161,7 @@ class Reconciler:
         troubles = [*drained.troubles, *filter(None, (recalled.trouble, trouble)), *acted]
         if not troubles:
             drained_s = before.drained_s if drained.unread else stored.now_s
-            self._before = _Before(writer.epoch, drained_s)
+            self._before = _Before(writer.epoch, drained_s=drained_s, ledgers=stored.ledgers)
         over = not actions and not troubles and not drained.unread and settled(snapshot)
         if over and before.drained_s is not None:  # what Slurm forgot may have run on; nobody looks after this pass
             self._drain(writer, _Before(), drained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -37,6 +37,7 @@ from dscampaign.orchestrator.executors.storage import trouble as trouble_of
 from dscampaign.orchestrator.failures.exits import SET_UP
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import PruneConfig
 
@@ -56,10 +57,11 @@ def observe(
     paths: CampaignPaths,
     store: Store,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
+    ledgers: Mapping[str, Ledger] | None = None,
 ) -> tuple[Snapshot, Unreachable | None]:
     """List the executor's jobs once, and read the folders of the attempts that may still run.
 
-    Runs in the queue are looked at only if Slurm shows news of them.
+    Runs in the queue are looked at only if Slurm shows news of them, or `ledgers`, as of the pass before, have changed.
     Returns the snapshot, and the error if the executor could not be reached. `renewing` keeps the lease. Raises
     Unreachable if the shared folder cannot be read, or the jobs are another cluster's.
     """
@@ -75,7 +77,8 @@ def observe(
         missing = {row.token for row in active if row.job_key not in listed}
         require_same_cluster(missing, paths, executor)
     folder = _Folder(paths)
-    queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs)
+    news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
+    queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
     stored = stored.looking_at(look, store)
     views, broken, failed = _views(stored, listing, folder, store, renewing)
     if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):

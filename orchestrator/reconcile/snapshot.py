@@ -189,10 +189,11 @@ def sort_out(
     listing: JobListing,
     listed: bool,
     folders: Collection[str],
+    news: Collection[str],
 ) -> tuple[Queue, list[int]]:
     """Return the runs that still wait in the executor's `listing`, and the ids of those to look at.
 
-    An agent has made the `folders` of runs.
+    An agent has made the `folders` of runs; `news` has the memory keys with new measurements.
     """
     length, look, shared = 0, [], set()
     news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
@@ -200,7 +201,7 @@ def sort_out(
         job = listing.jobs.get(attempt.job_key)
         behind = job is not None and attempt.position is not None and not (job.pending or job.terminal)
         waits = (job.pending or behind) and job.job_id == attempt.job_id if job else not listed
-        if not waits or attempt.name in folders:
+        if not waits or attempt.name in folders or attempt.memory_key in news:
             look.append(attempt.run_id)
             continue
         length += 1

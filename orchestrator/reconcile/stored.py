@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -107,7 +107,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         most = _most(conn, store, fresh, len(ids) + len(waiting))
         begin, more = open_runs.fresh_runs(conn, campaign.id, most, skipped)
         runs, attempts = _read(conn, [*ids, *begin])
-        stored = _stored(conn, store, fresh, runs, attempts)
+        stored = _stored(conn, store, fresh, runs, attempts, [attempt.memory_key for attempt in waiting])
         lease = queries.read_lease(conn, lease_name(campaign.id))
         return replace(
             stored,
@@ -140,6 +140,7 @@ def _stored(
     campaign: CampaignRow,
     runs: Sequence[RunRow],
     attempts: Mapping[int, Sequence[AttemptRow]],
+    memory_keys: Iterable[str | None] = (),
 ) -> Stored:
     configs, rows = Configs(), chain.from_iterable(attempts.values())
     storage = [run.id for run in runs if waits_for_storage(run, attempts.get(run.id, ()))]
@@ -150,7 +151,7 @@ def _stored(
         runs=tuple(runs),
         configs=configs,
         attempts=attempts,
-        ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows),
+        ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows, memory_keys),
         checkpoint_bytes=queries.checkpoint_sizes(conn, storage),
         gpu_seconds=partial(later, store, _gpu_seconds, campaign, now_s),
     )

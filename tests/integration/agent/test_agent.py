@@ -128,6 +128,28 @@ def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attem
     assert (attempt.outcome().start_step, attempt.outcome().last_step) == (40, 42)
 
 
+SIZES = """
+    sizes = [os.environ["CAMPAIGN_" + name] for name in ("MICRO_BATCH", "ACCUMULATION", "GLOBAL_BATCH")]
+    config = json.load(open(os.environ["CAMPAIGN_DS_CONFIG"]))
+    open(os.environ["CAMPAIGN_ATTEMPT_DIR"] + f"/seen-{rank}", "w").write(json.dumps([sizes, config]))
+    report(3)
+"""
+
+
+def test_an_attempt_begins_with_the_sizes_that_it_was_told_in_the_queue(attempt: Attempt) -> None:
+    attempt.change(train={"micro_batch": 2, "accumulation": 2, "lr": 1})
+    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4, "why": "too big"}))
+    attempt.script(SIZES)
+    assert attempt.run() == 0
+    sizes, config = json.loads((attempt.paths.dir / "seen-1").read_text())
+    assert sizes == ["1", "4", "8"]
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
+    assert read_json(attempt.paths.train_config) == {"micro_batch": 1, "accumulation": 4, "lr": 1}
+    start = Start.read(attempt.paths.started)
+    assert start is not None
+    assert (start.micro_batch, start.accumulation) == (1, 4)
+
+
 # -- who may run ------------------------------------------------------------------------------------------------
 
 

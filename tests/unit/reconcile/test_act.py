@@ -29,6 +29,7 @@ from dscampaign.orchestrator.reconcile.actions import (
     Finish,
     MarkAttempt,
     Note,
+    Resize,
     SetRun,
     Submit,
 )
@@ -130,6 +131,18 @@ def test_notes_are_kept_in_the_evidence_of_the_attempt(world: World) -> None:
     take(world, Note(latest(world), "hang", "no step for 601 s"), Note(latest(world), "pruned", "too slow"))
     assert latest(world).evidence == {"hang": "no step for 601 s", "pruned": "too slow"}
     assert [event.message for event in world.events("hang")] == ["no step for 601 s"]
+
+
+def test_a_queued_attempt_gets_its_smaller_micro_batch(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, micro_batch=8, accumulation=2)
+    take(world, Resize(latest(world), 4, 12.5, "8 ran out of memory"))
+    row = latest(world)
+    assert (row.micro_batch, row.accumulation, row.predicted_gb) == (4, 4, 12.5)
+    told = read_json(world.paths.run("depth-1").attempt(1).resize)
+    assert told == {"micro_batch": 4, "accumulation": 4, "why": "8 ran out of memory"}
+    take(world, MarkAttempt(row, AttemptState.RUNNING, 1.0, 0, 8, 2))  # it had begun before it could read that
+    assert (latest(world).micro_batch, latest(world).accumulation) == (8, 2)
 
 
 def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: World) -> None:

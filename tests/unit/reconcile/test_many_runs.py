@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.records import MemoryObservation
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
@@ -18,7 +20,7 @@ from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.orchestrator.reconcile.observe import observe
 from dscampaign.orchestrator.reconcile.stored import read_open, read_store
-from dscampaign.tests.support.world_on_disk import World
+from dscampaign.tests.support.world_on_disk import World, make_world
 
 DEPTHS = [1, 2, 3, 4, 5]
 
@@ -136,6 +138,26 @@ def test_queued_runs_are_read_when_something_is_new(world: World, happens: Any) 
     happens(world)
     assert told(decided(world)) == told(decided_of_all(world))
     assert looked_at(world) == ["depth-1"]
+
+
+def test_queued_runs_are_read_when_memory_was_measured(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": DEPTHS[:2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    assert reconciler.run_pass().snapshot.queue.length == 2
+    first, second = (world.attempts(f"depth-{depth}")[0] for depth in (1, 2))
+    key = f"{first.memory_key}|?|?"
+    fitted = MemoryObservation(key, first.id, 2, oom=False, peak_reserved_gb=1.0, usable_gb=80.0)
+    with world.store.write() as conn:
+        queries.observe_memory(conn, fitted)
+    assert [len(reconciler.run_pass().snapshot.runs) for _ in range(2)] == [1, 0]
+    with world.store.write() as conn:
+        queries.observe_memory(conn, replace(fitted, attempt_id=second.id, micro_batch=4, oom=True))
+    assert [view.run.name for view in reconciler.run_pass().snapshot.runs] == ["depth-2"]
+    assert world.attempts("depth-2")[0].micro_batch == 2
+    reconciler.close()
+    world.store.close()
 
 
 def test_new_runs_begin_in_pieces_without_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import AttemptRow, MemoryObservation
-from dscampaign.db.states import RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
-from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
+from dscampaign.orchestrator.reconcile.actions import Resize, SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import RunView
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
-from dscampaign.tests.support.policy_world import ended_row, of_kind, run_view, snapshot
+from dscampaign.tests.support.policy_world import attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot
 
 TRAIN = {"model": "gpt2", "dataset": "text", "global_batch": 64, "micro_batch": 32, "steps": 100}
 CONFIG = RunConfig.model_validate({"train": TRAIN, "slurm": {"gpus_per_node": 2}})
@@ -62,6 +62,27 @@ def test_it_grows_again_only_where_the_run_starts_again_anyway() -> None:
     small = ended_row(1, "preempted", micro_batch=4, last_step=9)
     assert submitted(a_run(small), ledgers=ledgers(*LINE)).micro_batch == 16
     assert submitted(a_run(small)).micro_batch == 4
+    running = AttemptView(attempt_row(micro_batch=4), job("RUNNING"))
+    assert of_kind(Resize, decide(snapshot(a_run(running), ledgers=ledgers(*LINE)))) == []
+
+
+def waiting(**values: Any) -> RunView:
+    """A run whose attempt waits in the queue."""
+    row = attempt_row(state=AttemptState.QUEUED, micro_batch=32, accumulation=1, memory_key=KEY)
+    view = AttemptView(row, job("PENDING", ended_s=None), **values)
+    return a_run(view, run=run_row(generation=1, state=RunState.QUEUED))
+
+
+def test_a_queued_attempt_is_resized_once() -> None:
+    [resize] = of_kind(Resize, decide(snapshot(waiting(), ledgers=ledgers(*LINE))))
+    assert (resize.micro_batch, resize.predicted_gb) == (16, 50.0)
+    view = waiting()
+    told = replace(view, attempts=tuple(replace(a, row=replace(a.row, micro_batch=16)) for a in view.attempts))
+    assert of_kind(Resize, decide(snapshot(told, ledgers=ledgers(*LINE)))) == []
+
+
+def test_a_begun_attempt_is_not_resized() -> None:
+    assert of_kind(Resize, decide(snapshot(waiting(claimed=True), ledgers=ledgers(*LINE)))) == []
 
 
 def test_a_changed_run_learns_from_those_that_were_changed_alike() -> None:
