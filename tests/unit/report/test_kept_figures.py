@@ -135,8 +135,8 @@ def _ms(files: Sequence[str], names: Sequence[str | None]) -> list[list[float]]:
     ]
 
 
-def _trained(work: str, variant: str) -> dict[str, Any]:
-    found = json.loads((RESULTS / "train-h100-zero.json").read_text())
+def _trained(work: str, variant: str, file: str = "train-h100-zero.json") -> dict[str, Any]:
+    found = json.loads((RESULTS / file).read_text())
     return next(one for one in found if (one["work"], one["variant"]) == (work, variant))
 
 
@@ -316,6 +316,31 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             _loop(stage, figure)
             for stage in (2, 3)
             for figure in (_steps_of, lambda one: [8192e3 / median(_steps_of(one))], lambda one: [one["peak_mem_gb"]])
+        ],
+    ),
+    "engines-h200": lambda: Table(
+        {
+            "plain FSDP2 loop": "bare",
+            "the trainer's FSDP2": "each",
+            **{f"ZeRO {stage}": f"zero{stage}" for stage in (2, 3)},
+            **{f"ZeRO {stage}, DeepSpeed as installed": f"installed-zero{stage}" for stage in (2, 3)},
+        },
+        [
+            lambda row, _, file=file: _ms([file], [row])[0]  # type: ignore[misc]
+            for file in ("engines-h200x2-llama-3b.json", "engines-h200-gpt2.json")
+        ],
+    ),
+    "train-zero-blocks": lambda: Table(
+        {
+            "plain loop, beside ZeRO 2 and beside ZeRO 3": ("plain_compile", (2, 3)),
+            **{f"the built-in trainer, ZeRO {stage}": ("ours", (stage,)) for stage in (2, 3)},
+            **{f"Hugging Face Trainer, ZeRO {stage}": ("hf_trainer", (stage,)) for stage in (2, 3)},
+        },
+        [
+            lambda row, _, file=file: [  # type: ignore[misc]
+                ms for stage in row[1] for ms in _steps_of(_trained(f"mb8x1024-zero{stage}", row[0], file))
+            ]
+            for file in ("train-h100-zero-blocks.json", "train-h200-zero.json")
         ],
     ),
     "zero3-host-h100": lambda: Table(
