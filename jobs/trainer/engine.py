@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
@@ -44,6 +45,8 @@ def start_process_group(job: Job) -> torch.device:
     # DeepSpeed would compile a shared-memory reduction for CPU ranks: 45 s on a first start. The usual back ends do
     # without.
     deepspeed.ops.__compatible_ops__ = {}
+    # PyTorch 2.13 warns in each step, each time that DeepSpeed 0.19.8 gathers or reduces.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))

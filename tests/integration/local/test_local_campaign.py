@@ -94,6 +94,12 @@ def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed
     assert reached - resumed <= CHECKPOINT_EVERY
 
 
+def test_steps_leave_no_warnings_in_the_logs(done: Observed, folder: Path) -> None:
+    logs = list(folder.rglob("*_rank0.log"))
+    assert len(logs) == len(done.attempts["case-killed"])
+    assert not any("FutureWarning" in log.read_text() for log in logs)
+
+
 @pytest.mark.nightly
 def test_the_weights_of_a_run_are_written_for_transformers(
     done: Observed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
