@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import insert, update
 
-from dscampaign.db import queries, schema
+from dscampaign.db import bulk, queries, schema
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
@@ -100,10 +100,10 @@ def _fill(store: Store, runs: int, steps: int) -> None:
     losses = [{"step": step, "loss": 3 + 5 / step, "tokens_per_s": 4e5, "nonfinite": 0} for step in range(1, steps + 1)]
     with store.write() as conn:
         campaign = queries.insert_campaign(conn, name="large", spec="", spec_hash="s", dir="/none", executor="slurm")
-        queries.insert_runs(conn, campaign, new)
+        bulk.insert_runs(conn, campaign, new)
         ids = [run.id for run in queries.runs(conn, campaign)]
         tries = [NewAttempt(run_id=one, token=f"t{one}", executor="slurm", spool_path="", **attempt) for one in ids]
-        attempts = [attempt.id for attempt in queries.insert_attempts(conn, tries)]
+        attempts = [attempt.id for attempt in bulk.insert_attempts(conn, tries)]
         conn.execute(update(schema.run).values(generation=1))
         newest = {"generation": 1, "ts_s": 0.0, **losses[-1]}
         rows = [{"run_id": one, "attempt_id": own, **newest} for one, own in zip(ids, attempts, strict=True)]

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt, NewRun
@@ -64,12 +64,12 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
         campaign = queries.insert_campaign(
             conn, name="large", spec="", spec_hash="s", dir=str(folder), executor="slurm"
         )
-        queries.insert_runs(conn, campaign, [_run(number, steps) for number in range(runs)])
+        bulk.insert_runs(conn, campaign, [_run(number, steps) for number in range(runs)])
         ids = [run.id for run in queries.runs(conn, campaign)]
     for run_id in ids:
         spool.write_text("".join(_lines(steps, random.Random(run_id))))
         with store.write() as conn:
-            attempt = queries.insert_attempts(conn, [_attempt(run_id)])[0].id
+            attempt = bulk.insert_attempts(conn, [_attempt(run_id)])[0].id
         while not ingest(store, MetricSpool(attempt, spool)).caught_up:
             pass
         with store.write() as conn:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dscampaign.db import metrics, queries
+from dscampaign.db import bulk, metrics, queries
 from dscampaign.db.ingest.lines import parse
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -69,9 +69,9 @@ def insert_attempts(store: Store, count: int, folder: str, runs: int = 0) -> lis
         campaign_id = queries.insert_campaign(conn, name="bench", spec="", spec_hash="", dir=folder, executor="local")
         config = {"train": {"steps": 100, "lr": 1e-4}}
         new = [NewRun(f"r{n}", {"n": n}, config, "h", n) for n in range(max(runs, count))]
-        queries.insert_runs(conn, campaign_id, new)
+        bulk.insert_runs(conn, campaign_id, new)
         attempts = [_attempt(run.id) for run in queries.runs(conn, campaign_id)[:count]]
-        return [attempt.id for attempt in queries.insert_attempts(conn, attempts)]
+        return [attempt.id for attempt in bulk.insert_attempts(conn, attempts)]
 
 
 def _attempt(run_id: int) -> NewAttempt:

@@ -39,6 +39,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -126,8 +127,8 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     from dscampaign.jobs.trainer.flat_parameters import join_blocks
     from dscampaign.jobs.trainer.model import blocks_of, parameter_groups
 
-    device, level = get_accelerator(), ROWS.index(row)
-    on_gpu = device.device_name() == "cuda"
+    device = get_accelerator()
+    on_gpu, sharded = device.device_name() == "cuda", row != "zero2"
     shape = {**work.shape, **({} if on_gpu else work.tiny)}
     batch, length = (work.batch, work.length) if on_gpu else (1, 16)
     if not on_gpu:
@@ -137,9 +138,9 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     deepspeed.init_distributed(verbose=False)
     torch.manual_seed(0)
     model = _model(shape)
-    zero = {} if not level or _has(row, "scattered") else {"zero_optimization": {"contiguous_gradients": True}}
+    zero = {} if not sharded or _has(row, "scattered") else {"zero_optimization": {"contiguous_gradients": True}}
     ranks = {"accumulation": work.passes, "world_size": dist.get_world_size()}
-    config: Any = render(TRAIN | {"zero_stage": 3 if level else 2}, micro_batch=batch, **ranks, overrides=zero)
+    config: Any = render(TRAIN | {"zero_stage": 3 if sharded else 2}, micro_batch=batch, **ranks, overrides=zero)
     if _has(row, "flat"):
         join_blocks(model, blocks_of(model))
     elif _has(row, "blocks"):
@@ -156,24 +157,27 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
         compile_plain_linear()
         model.compile_parts(gathered_blocks(model))
     tokens = torch.randint(0, shape["vocab_size"], (batch, length + 1), device=device.current_device_name())
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def step() -> Any:
-        for _ in range(work.passes):
-            loss = engine(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-            engine.backward(loss)
-            engine.step()
-        return loss
-
-    losses = [float(step().detach()) for _ in range(WARMUP_STEPS)]
+    step = partial(_step, engine, inputs, targets, work.passes)
+    loss = [float(step().detach()) for _ in range(WARMUP_STEPS)][-1]
     whole_ms, host_ms = _timed(step, steps, device.synchronize if on_gpu else lambda: None)
     return {
         "row": row,
         "step_ms": whole_ms,
         "host_ms": host_ms,
         "peak_gb": round(device.max_memory_allocated() / 1e9, 2) if on_gpu else None,
-        "loss": losses[-1],
+        "loss": loss,
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
     }
+
+
+def _step(engine: Any, inputs: Any, targets: Any, passes: int) -> Any:
+    for _ in range(passes):
+        loss = engine(inputs, targets)
+        engine.backward(loss)
+        engine.step()
+    return loss
 
 
 def _change_deepspeed(row: str) -> None:

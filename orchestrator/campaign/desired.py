@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from dscampaign import __version__
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.rows import fields_of
 from dscampaign.db.states import (
@@ -173,7 +173,7 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
         runs = _chosen(conn, campaign, names)
         wanted = [run for run in runs if run.desired in WANTED and run.state is not RunState.COMPLETED]
         for some in in_pieces("runs marked", wanted):
-            queries.change_runs(
+            bulk.change_runs(
                 conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
             )
             events = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
@@ -230,7 +230,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
             changed[run.id] = {**values, "desired": desired, "retry_epoch": run.retry_epoch + 1, "code": now}
             message = f"retried by the user{f' with code {now}' if now != run.code else ''}"
             events.append(queries.NewEvent("retry.asked", message, run.id))
-        queries.change_runs(conn, changed)
+        bulk.change_runs(conn, changed)
         queries.add_events(conn, campaign.id, events)
         _go_on_without(conn, campaign, chosen)
     return chosen
@@ -349,7 +349,7 @@ def _apply(
     sections = SharedSections()
     new = [new_run(run, ordinals[run.config_hash], codes[run.config_hash], sections) for run in change.create]
     for some in in_pieces("runs recorded", new):
-        queries.insert_runs(conn, campaign_id, some)
+        bulk.insert_runs(conn, campaign_id, some)
     events: list[queries.NewEvent] = []
     changed: dict[int, dict[str, Any]] = {row.id: {"desired": ABSENT} for row in change.drop}
     for row, run in change.keep:
@@ -363,6 +363,6 @@ def _apply(
     for row, run in change.replace:
         values = fields_of(new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
         changed[row.id] = {**values, "desired": "run", "not_before_s": None}
-    queries.change_runs(conn, changed)
+    bulk.change_runs(conn, changed)
     events += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]
     queries.add_events(conn, campaign_id, events)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection
 
-from dscampaign.db import campaigns, metrics, queries
+from dscampaign.db import campaigns, leases, metrics, queries
 from dscampaign.db.campaigns import CampaignTotals, MetricsSource, campaign_totals
 from dscampaign.db.records import CampaignRow, Lease, RunStatus
 from dscampaign.db.series import final_losses, final_speeds
@@ -184,8 +184,8 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             campaign=queries.campaign_by_id(conn, campaign.id) or campaign,
             runs=tuple(rows),
             first_micro_batch=_first_micro_batch(conn, campaign.id, rows),
-            reconciler=queries.read_lease(conn, lease_name(campaign.id)),
-            standing=queries.read_lease(conn, STANDING),
+            reconciler=leases.read_lease(conn, lease_name(campaign.id)),
+            standing=leases.read_lease(conn, STANDING),
             now_s=now_s,
             left=time_left(conn, campaign.id, rows, now_s),
             sources=campaigns.metrics_sources(conn, campaign.id),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
 from dscampaign.files.atomic_files import write_atomically
@@ -97,7 +97,7 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
     with writer.store.read() as conn:
-        if any(now.state not in ACTIVE_ATTEMPT for now in queries.attempts_of(conn, [row.id])):
+        if any(now.state not in ACTIVE_ATTEMPT for now in bulk.attempts_of(conn, [row.id])):
             return
     files = attempt_paths(row)
     make_below(files.dir.parents[1], files.dir)

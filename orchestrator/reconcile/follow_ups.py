@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import bulk, open_runs, queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
 from dscampaign.jobs.agent.script_checkpoints import newest as newest_of_script
@@ -47,7 +47,7 @@ def follow(writer: FencedWriter, campaign: CampaignRow, paths: CampaignPaths) ->
             return False  # its user has submitted again meanwhile: the next pass looks anew
         provenance = {**fresh.provenance, "then": {**document, "open": is_open}}
         queries.update_campaign(conn, campaign.id, provenance=provenance)
-        queries.insert_runs(conn, campaign.id, new)
+        bulk.insert_runs(conn, campaign.id, new)
     return bool(new)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import SUBMITTING, AttemptRow, NewAttempt, RunRow
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
@@ -86,15 +86,15 @@ def write_intent(
     runs its attempts in turn.
     """
     with writer.write() as conn:
-        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
-        unchanged = [[a for a in job if now.get(a.run.id) == queries.mark_of(a.run)] for job in jobs]
+        now = bulk.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
+        unchanged = [[a for a in job if now.get(a.run.id) == bulk.mark_of(a.run)] for job in jobs]
         jobs = list(filter(None, unchanged))
         placed = [(action, (task, n)) for task, job in enumerate(jobs) for n, action in enumerate(job)]
         group, new = [action for action, _ in placed], list[NewAttempt]()
         for index, (action, place) in enumerate(placed):
             new.append(_new_attempt(action, index, token, paths, place if shared else (None, None)))
-        rows = queries.insert_attempts(conn, new)
-        queries.queue_runs(conn, token)
+        rows = bulk.insert_attempts(conn, new)
+        bulk.queue_runs(conn, token)
         again = [action.run.id for action in group if action.generation > 1]
         saved = queries.saved_steps(conn, writer.campaign_id, again)
         events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]

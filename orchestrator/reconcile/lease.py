@@ -18,7 +18,7 @@ from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.errors import SchemaMismatch, StoreIncomplete
 from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.db.states import ACTIVE_ATTEMPT, Cause, CauseCode, RunState
@@ -50,7 +50,7 @@ def lease_name(campaign_id: int) -> str:
 
 def looked_s(conn: Connection, now_s: float, campaign_id: int) -> float:
     """Return the time of the last look at running jobs: now while a reconciler holds the lease, else its end."""
-    lease = queries.read_lease(conn, lease_name(campaign_id))
+    lease = leases.read_lease(conn, lease_name(campaign_id))
     return now_s if lease is None else min(now_s, lease.expires_s)
 
 
@@ -131,7 +131,7 @@ class FencedWriter:
         began_s = time.monotonic()
         with self.store.write() as conn:
             _require_schema(conn)
-            queries.renew_lease(conn, self.lease, self.epoch, LEASE_TTL_S)
+            leases.renew_lease(conn, self.lease, self.epoch, LEASE_TTL_S)
             yield conn
         self._renewed_s = began_s
 
@@ -150,7 +150,7 @@ class FencedWriter:
     def report(self, looked_s: float | None = None, *, heard: bool = False, trouble: str) -> None:
         """Keep the observations of this pass for `campaign status`, see `Lease`; raises StaleLease as `write`."""
         with self.write() as conn:
-            queries.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
+            leases.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
 
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow) -> None:
         """Add an event about an attempt."""
@@ -187,13 +187,13 @@ def acquire(
     conn: Connection, name: str, holder: LeaseHolder, gone: Collection[str] = ()
 ) -> tuple[int | None, LeaseHolder]:
     """Take or renew a lease, also from a job that is `gone`; return its epoch, or None and its present holder."""
-    if epoch := queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S):
+    if epoch := leases.acquire_lease(conn, name, str(holder), LEASE_TTL_S):
         return epoch, holder
-    held = queries.read_lease(conn, name)
+    held = leases.read_lease(conn, name)
     other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
     if held and (other.dead or other.job in gone):
-        queries.release_lease(conn, name, held.epoch)
-        return queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S), other
+        leases.release_lease(conn, name, held.epoch)
+        return leases.acquire_lease(conn, name, str(holder), LEASE_TTL_S), other
     return None, other
 
 
@@ -215,6 +215,6 @@ def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder, afte
 
 def release(conn: Connection, name: str, holder: LeaseHolder, after_s: float = 0.0) -> None:
     """Release a lease, if this holder still has it, at once or after so long."""
-    lease = queries.read_lease(conn, name)
+    lease = leases.read_lease(conn, name)
     if lease and lease.holder == str(holder):
-        queries.release_lease(conn, name, lease.epoch, after_s)
+        leases.release_lease(conn, name, lease.epoch, after_s)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dscampaign.db import gpu_queries, open_runs, queries
+from dscampaign.db import bulk, gpu_queries, open_runs, queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
 from dscampaign.db.ingest.attempt import attempt_spools, drain_attempt
 from dscampaign.db.ingest.metrics import METRICS
@@ -279,7 +279,7 @@ def drain(writer: FencedWriter, attempt_ids: Sequence[int], drained: _Drained) -
         left = []
         for some in in_pieces("attempts read", attempt_ids):
             with writer.store.read() as conn:
-                rows, offsets = queries.attempts_of(conn, some), gpu_queries.node_offsets(conn, some)
+                rows, offsets = bulk.attempts_of(conn, some), gpu_queries.node_offsets(conn, some)
             for row in writer.renewing(rows):
                 if not row.spool_offset and is_foreign(row):
                     continue

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.campaigns import run_counts
 from dscampaign.db.errors import AWAY, SchemaMismatch
 from dscampaign.db.records import CampaignRow
@@ -73,7 +73,7 @@ def deliver(store: Store, campaign: CampaignRow) -> list[str]:
         owed = list(_owed(conn, campaign, notify, counts))
     for item in owed:
         with store.write() as conn:
-            claim = queries.acquire_lease(conn, item.lease, uuid.uuid4().hex, CLAIM_S)
+            claim = leases.acquire_lease(conn, item.lease, uuid.uuid4().hex, CLAIM_S)
         if claim:
             sent = message(campaign.name, item.event, counts)
             arguments = (store, campaign.id, item, claim, notify, sent)
@@ -159,7 +159,7 @@ def _owed(
     for event in (event for event in notify["on"] if happened[event]):
         for way in (way for way in WAYS if way in notify):
             name = f"notify:{campaign.id}:{campaign.created_s:.0f}:{event}:{way}"  # an id may come back
-            claim = queries.read_lease(conn, name)
+            claim = leases.read_lease(conn, name)
             if claim is None or (claim.heard_s is None and claim.epoch < TRIES):
                 yield Owed(event, way, name, claim.trouble if claim else "")
 
@@ -170,8 +170,8 @@ def _deliver(
     trouble = send(notify, item.way, sent)
     wait_s = min(FIRST_WAIT_S * 2 ** (claim - 1), LONGEST_WAIT_S)
     with suppress(*AWAY, SchemaMismatch), store.write() as conn:  # a claim without a result runs out
-        if queries.release_lease(conn, item.lease, claim, wait_s):
-            queries.report_pass(conn, item.lease, store.now(conn), heard=not trouble, trouble=trouble)
+        if leases.release_lease(conn, item.lease, claim, wait_s):
+            leases.report_pass(conn, item.lease, store.now(conn), heard=not trouble, trouble=trouble)
             kind, result = ("notify.failed", f"not delivered: {trouble}") if trouble else ("notify.sent", "delivered")
             queries.add_event(conn, campaign_id, kind, f"message {item.event} by {item.way}, try {claim}: {result}")
 

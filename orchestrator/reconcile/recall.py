@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import bulk, leases, open_runs, queries
 from dscampaign.db.records import CampaignRow, NewAttempt, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState, Stage
 from dscampaign.files.ownership import Distrusted, open_trusted
@@ -77,7 +77,7 @@ class Recollection:
         with suppress(FileNotFoundError):
             names = {entry.name for entry in os.scandir(self._paths.batches)}
         with writer.store.read() as conn:
-            lease = queries.read_lease(conn, writer.lease)
+            lease = leases.read_lease(conn, writer.lease)
             if lease is None or self._reported_s is None or lease.asked_s != self._reported_s:
                 self._known.clear()
             self._reported_s = None
@@ -149,8 +149,8 @@ class Recollection:
             rises = run.stage is Stage.TRIAL and (steps or 0) > (run.target_step or 0)
             if template and rises and (higher := template.again(run.name, run.params, steps)):
                 changes[run.id] |= {"config": higher.stored_config, "target_step": higher.target_step}
-        queries.change_runs(conn, changes)
-        for row in queries.insert_attempts(conn, new):
+        bulk.change_runs(conn, changes)
+        for row in bulk.insert_attempts(conn, new):
             message = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
             events.append(queries.NewEvent(RECALLED, message, row.run_id, row.id))
         queries.add_events(conn, writer.campaign_id, events)
@@ -203,6 +203,6 @@ def _record_trials(writer: FencedWriter, payloads: Sequence[Payload]) -> dict[st
                     known.add(run.name)
                     new.append(new_run(run, run.ordinal or 0, code))
             if new:
-                queries.insert_runs(conn, writer.campaign_id, new)
+                bulk.insert_runs(conn, writer.campaign_id, new)
                 rows = queries.runs(conn, writer.campaign_id)
     return {row.name: row for row in rows}

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import ENDING, SUSPENDED, AttemptRow
 from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, Cause, CauseCode, RunState
@@ -98,11 +98,11 @@ class _Changes:
     def __init__(self, conn: Connection, writer: FencedWriter, actions: Sequence[Action]) -> None:
         self._conn, self._writer = conn, writer
         runs = [action.run.id for action in actions if isinstance(action, SetRun)]
-        self._marks = queries.run_marks(conn, writer.campaign_id, runs) if runs else {}
+        self._marks = bulk.run_marks(conn, writer.campaign_id, runs) if runs else {}
         of_attempts = {a.attempt.id for a in actions if isinstance(a, _OF_ATTEMPT)}
         noted = {a.attempt.id for a in actions if isinstance(a, Note | NoteAbsence)}
-        self._states = queries.lock_attempts(conn, sorted(of_attempts))
-        self._evidence = queries.evidences(conn, sorted(noted))  # another note may just have come
+        self._states = bulk.lock_attempts(conn, sorted(of_attempts))
+        self._evidence = bulk.evidences(conn, sorted(noted))  # another note may just have come
         self._attempts: dict[int, dict[str, Any]] = defaultdict(dict)
         self._runs: dict[int, dict[str, Any]] = {}
         self._told: list[queries.NewEvent] = []
@@ -127,15 +127,15 @@ class _Changes:
                 self._change(row, ACTIVE_ATTEMPT, evidence=before | ({ABSENCE: asdict(absence)} if absence else {}))
             case Finish():
                 self._finish(action)
-            case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == queries.mark_of(run):
+            case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == bulk.mark_of(run):
                 values = {"state": state, "reason": reason, "cause": cause, "not_before_s": not_before_s}
                 self._runs[run.id] = values
 
     def write(self) -> None:
         for some in in_pieces("attempts recorded", list(self._attempts)):
-            queries.change_attempts(self._conn, {row_id: self._attempts[row_id] for row_id in some})
+            bulk.change_attempts(self._conn, {row_id: self._attempts[row_id] for row_id in some})
         for some in in_pieces("runs recorded", list(self._runs)):
-            queries.change_runs(self._conn, {row_id: self._runs[row_id] for row_id in some})
+            bulk.change_runs(self._conn, {row_id: self._runs[row_id] for row_id in some})
         for events in in_pieces("events recorded", self._told):
             queries.add_events(self._conn, self._writer.campaign_id, events)
         for finish in self._ends:
@@ -231,12 +231,12 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     if snapshot.queue.news:
         with writer.write() as conn:
             for (reason, cause), run_ids in snapshot.queue.news.items():
-                queries.explain_waiting(conn, run_ids, reason, cause)
+                bulk.explain_waiting(conn, run_ids, reason, cause)
     if changed := activities(snapshot):
         with writer.write() as conn:
-            states = queries.lock_attempts(conn, list(changed))
+            states = bulk.lock_attempts(conn, list(changed))
             alive = {row_id for row_id, state in states.items() if state in ACTIVE_ATTEMPT}
-            queries.change_attempts(conn, {row_id: now for row_id, now in changed.items() if row_id in alive})
+            bulk.change_attempts(conn, {row_id: now for row_id, now in changed.items() if row_id in alive})
 
 
 def activities(snapshot: Snapshot) -> dict[int, dict[str, Any]]:

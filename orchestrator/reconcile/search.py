@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import CampaignRow, NewRun, RunRow
 from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import ABSENT, UNSETTLED_RUN, RunState, Stage
@@ -296,8 +296,8 @@ def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step
         for row, run in step.promoted:
             on = {"config": run.stored_config, "target_step": run.target_step, "retry_epoch": row.retry_epoch + 1}
             changed[row.id] = {**on, "state": RunState.PENDING, "reason": "", "not_before_s": None}
-        queries.change_runs(conn, changed)
-        queries.insert_runs(conn, campaign.id, [new_run(run, run.ordinal or 0, state.code) for run in step.new])
+        bulk.change_runs(conn, changed)
+        bulk.insert_runs(conn, campaign.id, [new_run(run, run.ordinal or 0, state.code) for run in step.new])
     return step.changes
 
 

@@ -11,7 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
-from dscampaign.db import campaigns, open_runs, queries
+from dscampaign.db import campaigns, leases, open_runs, queries
 from dscampaign.db.open_runs import WaitingAttempt
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState
@@ -108,7 +108,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         begin, more = open_runs.fresh_runs(conn, campaign.id, most, skipped)
         runs, attempts = _read(conn, [*ids, *begin])
         stored = _stored(conn, store, fresh, runs, attempts, [attempt.memory_key for attempt in waiting])
-        lease = queries.read_lease(conn, lease_name(campaign.id))
+        lease = leases.read_lease(conn, lease_name(campaign.id))
         return replace(
             stored,
             waiting=waiting,

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
 from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import RunState
@@ -205,7 +205,7 @@ class _Submitter:
         if isinstance(exc, ArrayTooLarge) and (batch.size > 1 or exc.for_now):
             ours.remove(batch.folder)  # first: a submission without attempts would be recalled
             with self.writer.write() as conn:
-                queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+                bulk.withdraw_attempts(conn, [row.id for row, *_ in rows])
             raise exc
         if isinstance(exc, ArrayTooLarge) or not any(action.exclude for action in group):
             self._refuse(rows, str(exc))
@@ -235,7 +235,7 @@ class _Submitter:
         """Keep the intent: only the next listing shows whether there is a job. Returns the error."""
         evidence = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
         with self.writer.write() as conn:
-            queries.change_attempts(conn, {row.id: {"evidence": evidence} for row, *_ in rows})
+            bulk.change_attempts(conn, {row.id: {"evidence": evidence} for row, *_ in rows})
             for row, *_ in rows:
                 self.writer.event(conn, "submission.unclear", str(unclear), row)
         if unclear.full:
@@ -247,7 +247,7 @@ class _Submitter:
         row, alone = rows[0].row, len(rows) == 1
         subject = f"attempt {row.generation} was" if alone else f"attempts of {len(rows)} runs were"
         with self.writer.write() as conn:
-            queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+            bulk.withdraw_attempts(conn, [row.id for row, *_ in rows])
             if not self._lately(conn, WITHDRAWN):
                 message, run_id = f"{subject} not submitted: {exc}", row.run_id if alone else None
                 queries.add_event(conn, self.writer.campaign_id, WITHDRAWN, message, run_id=run_id)
@@ -286,7 +286,7 @@ class _Submitter:
 
     def _record_job_ids(self, rows: Sequence[Element], jobs: Mapping[int, str]) -> None:
         with self.writer.write() as conn:
-            queued, events = set(queries.mark_queued(conn, jobs)), []
+            queued, events = set(bulk.mark_queued(conn, jobs)), []
             for row, *_ in rows:
                 place = "" if row.position is None else f"place {row.position + 1} in "
                 message = f"attempt {row.generation} is {place}job {jobs[row.id]}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
@@ -151,10 +151,10 @@ class Turns:
         with self._store.read() as conn:
             now_s, campaigns = self._store.now(conn), queries.list_campaigns(conn)
             left = self._left(conn, campaigns)
-            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in campaigns if row.id in left}
+            held = {row.id: leases.read_lease(conn, lease_name(row.id)) for row in campaigns if row.id in left}
         self._unfinished &= {row.id for row in campaigns}
         turns = [
-            Turn(row, max(due_s(leases.get(row.id), now_s), self._rests_until_s.get(row.id, 0.0)))
+            Turn(row, max(due_s(held.get(row.id), now_s), self._rests_until_s.get(row.id, 0.0)))
             for row in campaigns
             if row.id not in without and (row.id in left or row.id in self._unfinished)
         ]

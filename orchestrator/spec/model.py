@@ -44,6 +44,7 @@ from .sections import (
 )
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
+Executor = Literal["slurm", "local"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 Strategy = Literal[
     "ddp", "zero0", "zero1", "zero2", "zero3", "zero1-offload", "zero2-offload", "zero3-offload", "zero3-offload-full",
@@ -59,11 +60,7 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
 }
 """The fields that a strategy stands for."""
-
-Executor = Literal["slurm", "local"]
-
-AUTO: Final = "auto"
-"""The micro-batch that is searched for."""
+AUTO: Final = "auto"  # the micro-batch that is searched for
 
 
 class DatasetConfig(SpecSection):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.jobs.shared.model_shapes import find_shape, positions_of
-from dscampaign.jobs.shared.state_layout import joins_parameters
-from dscampaign.orchestrator.errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import Finding
 
 from . import batch_size
+from .deepspeed_section import deepspeed_findings, optimizer_of
 from .field_types import MAX_WHOLE
 from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_findings
@@ -54,37 +54,8 @@ _ON_GPUS: Final[Mapping[str, Container[Any]]] = {"deepcompile": _ON, "attention"
 
 _LEAVE_OUT: Final = "leave it out"
 
-_OF_TRAIN: Final = {
-    **dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "global_batch"),
-    "train_micro_batch_size_per_gpu": "micro_batch",
-    "zero_optimization.stage": "zero_stage",
-    "gradient_clipping": "grad_clip",
-    **dict.fromkeys(("bf16.enabled", "fp16.enabled"), "precision"),
-}
-"""Keys of DeepSpeed that fields of `train` set. A dot leads into a section."""
-_OF_BUILT_IN: Final = {
-    "zero_optimization.offload_optimizer.device": "offload",
-    "zero_optimization.offload_param.device": "offload",
-    "compile.deepcompile": "deepcompile",
-    "optimizer.params.lr": "lr",
-    "scheduler": "schedule",
-    "sequence_parallel_size": "sequence_parallel",
-    "tensor_parallel": "tensor_parallel",
-}
-"""Those that the built-in training sets by fields of `train`, too."""
-_UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
-    "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
-    "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
-    "zero_optimization.elastic_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
-    "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
-    "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
-}
-"""Keys that the built-in training does not serve: why, and the hint."""
-
 _STAGES: Final = {"none": "0, 1, 2 or 3", "optimizer": "1, 2 or 3", "full": "3", "nvme": "3"}
 """The ZeRO stages of each `train.offload`."""
-_UNSHARDED: Final = ("lamb", "adafactor")
-"""Optimizers that need whole matrices; ZeRO gives them parts of several."""
 _GROUPS: Final = ("sequence_parallel", "tensor_parallel")
 """Fields for the ranks of a group that works on the same samples."""
 
@@ -270,7 +241,7 @@ def conflicts(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding
     """Find options that cannot work together; of a command, only those that this program uses."""
     train = config.train
     if config.deepspeed:  # the part that is made from `train` alone is right
-        yield from _deepspeed(config)
+        yield from deepspeed_findings(config)
     if train.engine == "deepspeed" or config.command is not None:
         yield from _offload(config)
     if config.command is None:
@@ -343,7 +314,7 @@ def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if train.seq_len % train.sequence_parallel:
         message = f"{train.sequence_parallel} does not divide seq_len {train.seq_len}"
         yield Finding.at("train.sequence_parallel train.seq_len", message, "use a multiple of it")
-    dataset, optimizer = train.dataset, _optimizer_of(config)
+    dataset, optimizer = train.dataset, optimizer_of(config)
     if train.sequence_parallel > 1 and dataset and not dataset.packing:
         message = "false does not work with sequence_parallel: parts of a sample would have unequal numbers of targets"
         yield Finding.at("train.dataset.packing train.sequence_parallel", message, "leave one of them out")
@@ -355,52 +326,6 @@ def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if optimizer not in ("adam", "adamw"):
         message = f"{optimizer} does not work with tensor_parallel: it may update parts of a matrix unlike the whole"
         yield Finding.at("deepspeed.optimizer.type train.tensor_parallel", message, "use AdamW")
-
-
-# Mistakes in `deepspeed:` that DeepSpeed does not report, or reports hours later
-
-
-def _deepspeed(config: RunConfig) -> Iterator[Finding]:
-    built_in, places = config.command is None, set[FieldPath]()
-    fields = {**_OF_TRAIN, **_OF_BUILT_IN} if built_in else _OF_TRAIN
-    rules = {key: (f"is set by train.{field}", f"use train.{field}") for key, field in fields.items()}
-    for key, (message, hint) in {**rules, **(_UNSERVED if built_in else {})}.items():
-        *around, name = key.split(".")
-        holder, place = _section(config.deepspeed, tuple(around)), ("deepspeed", *around, name)
-        if name in holder and not (key in _UNSERVED and holder[name] in (False, {"enabled": False})):
-            places.add(place)
-            yield Finding((place,), message, hint, at_key=True)
-    autos = [finding for finding in _autos(config.deepspeed, ("deepspeed",)) if finding.places[0] not in places]
-    yield from autos
-    train, optimizer = config.train, _optimizer_of(config)
-    if autos or not built_in:
-        return
-    if train.zero_stage and optimizer in _UNSHARDED:
-        message = f"{optimizer} updates each matrix by itself, and ZeRO gives it parts of several"
-        yield Finding.at("deepspeed.optimizer.type train.zero_stage", message, "use zero_stage: 0")
-    elif optimizer in (*_UNSHARDED, "muon") and joins_parameters(train.model_dump()):
-        message = f"{optimizer} updates each matrix by itself, and train.compile joins them all"
-        yield Finding.at("deepspeed.optimizer.type train.compile", message, "write compile: false")
-
-
-def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
-    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed ignores it."""
-    if value == "auto":
-        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _autos(item, (*place, key))
-
-
-def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the mapping at a path; an empty mapping for anything else."""
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def _optimizer_of(config: RunConfig) -> str:
-    return str(_section(config.deepspeed, ("optimizer",)).get("type", "AdamW")).lower()
 
 
 def _finding(field: str, message: str, hint: str) -> Finding:

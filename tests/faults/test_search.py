@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, leases, queries
 from dscampaign.db.records import RunRow
 from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
@@ -52,16 +52,16 @@ SEARCH = {
 
 EFFECTS = [
     Boundary(loop, "advance", after=False),
-    Boundary(queries, "insert_runs", after=False),
-    Boundary(queries, "insert_runs", after=True),
+    Boundary(bulk, "insert_runs", after=False),
+    Boundary(bulk, "insert_runs", after=True),
     Boundary(search, "_write", after=True),
     Boundary(SlurmExecutor, "submit", after=True),
     Boundary(act, "record", after=True),
     Boundary(search, "_figures", after=True),
     Boundary(queries, "add_events", after=True),
-    Boundary(queries, "change_runs", after=True, when=lambda _, changes: bool(changes)),
+    Boundary(bulk, "change_runs", after=True, when=lambda _, changes: bool(changes)),
     Boundary(search, "_write", after=True, when=lambda *args: any(run.ordinal for run in args[3].new)),
-    Boundary(queries, "insert_runs", after=True, when=lambda *args: args[2] and args[2][0].stage is Stage.FULL),
+    Boundary(bulk, "insert_runs", after=True, when=lambda *args: args[2] and args[2][0].stage is Stage.FULL),
     Boundary(search, "_write", after=False, when=lambda *args: not args[3].open),
 ]
 """In the order of a search: each leaves behind what the next one needs."""
@@ -122,7 +122,7 @@ def test_the_end_of_a_detached_reconciler_and_of_a_trial_in_a_search(
 
     shell.until("the first trials", lambda: measured(2))
     with store.read() as conn:
-        lease = queries.read_lease(conn, lease_name(campaign.id))
+        lease = leases.read_lease(conn, lease_name(campaign.id))
     assert lease
     os.kill(int(LeaseHolder.parse(lease.holder).pid), signal.SIGKILL)
     slurm.run("scancel", *shell.jobs())  # which would start it again in a minute

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
@@ -123,7 +123,7 @@ def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, ca
     store = place.store
     with store.write() as conn:
         campaign = queries.list_campaigns(conn)[0]
-        epoch = queries.acquire_lease(conn, f"reconciler:{campaign.id}", "login7:4242:x", 60.0)
+        epoch = leases.acquire_lease(conn, f"reconciler:{campaign.id}", "login7:4242:x", 60.0)
     place.write("exec sleep 60", "[1, 2]")
     capsys.readouterr()
     assert main(["submit", spec]) == 0
@@ -132,7 +132,7 @@ def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, ca
     assert place.states(capsys)["depth-2"] == "pending"
     with store.write() as conn:
         assert epoch is not None
-        queries.release_lease(conn, f"reconciler:{campaign.id}", epoch)
+        leases.release_lease(conn, f"reconciler:{campaign.id}", epoch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
@@ -149,7 +149,7 @@ def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Pl
     assert watch.returncode == 130
     assert "stopped; the jobs keep running. `campaign reconcile demo --watch` resumes" in rest
     with place.store.read() as conn:
-        lease = queries.read_lease(conn, f"reconciler:{queries.list_campaigns(conn)[0].id}")
+        lease = leases.read_lease(conn, f"reconciler:{queries.list_campaigns(conn)[0].id}")
     assert lease is not None
     assert lease.expires_s <= time.time() + 1
 

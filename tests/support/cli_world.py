@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import AttemptRow, NewAttempt, NewRun
@@ -59,7 +59,7 @@ class World:
             start_step=0,
         )
         with self.store.write() as conn:
-            attempt_id = queries.insert_attempts(conn, [new])[0].id
+            attempt_id = bulk.insert_attempts(conn, [new])[0].id
         ingest(self.store, MetricSpool(attempt_id, paths.metrics))
         return attempt_id
 
@@ -92,7 +92,7 @@ def make_world(path: Path, **params: float) -> World:
         )
         names = ("done", "small", "bad", "new")
         runs = [NewRun(name, params, CONFIG, name, i, target_step=3) for i, name in enumerate(names)]
-        queries.insert_runs(conn, campaign_id, runs)
+        bulk.insert_runs(conn, campaign_id, runs)
     world = World(store, folder, campaign_id)
     _complete(world)
     _reduce(world)

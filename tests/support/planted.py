@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -122,7 +122,7 @@ def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str =
         campaign_id = queries.insert_campaign(
             conn, name=name, spec="name: sweep\n", spec_hash="s", dir=str(folder), executor="slurm"
         )
-        queries.insert_runs(conn, campaign_id, list(_runs(conditions)))
+        bulk.insert_runs(conn, campaign_id, list(_runs(conditions)))
         runs = {run.name: run for run in queries.runs(conn, campaign_id)}
     for condition in conditions:
         for repeat in range(len(condition.step_s)):
@@ -198,7 +198,7 @@ def _plant_attempt(
         changes=one.changes,
     )
     with store.write() as conn:
-        attempt_id = queries.insert_attempts(conn, [new])[0].id
+        attempt_id = bulk.insert_attempts(conn, [new])[0].id
         data = {"exclude": one.exclude} if one.exclude else None
         queries.add_event(conn, run.campaign_id, SUBMITTING, "why", run_id=run.id, attempt_id=attempt_id, data=data)
     lines = list(_lines(condition, run, one, now_s + one.queued_s + one.setup_s))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from dscampaign.db import metrics, queries
+from dscampaign.db import bulk, metrics, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.records import EventRow, MetricRow, NewAttempt, NewRun, RunLatest
@@ -27,7 +27,7 @@ class World:
 
     def attempt(self, generation: int, config_hash: str = "h1") -> int:
         with self.store.write() as conn:
-            return queries.insert_attempts(conn, [new_attempt(self.run_id, generation, config_hash)])[0].id
+            return bulk.insert_attempts(conn, [new_attempt(self.run_id, generation, config_hash)])[0].id
 
     def spool(self, generation: int = 1) -> Path:
         return self.dir / f"g{generation:04d}.jsonl"
@@ -60,7 +60,7 @@ def make_world(store: Store, path: Path) -> World:
     """Makes a campaign with one run and its first attempt."""
     with store.write() as conn:
         campaign_id = new_campaign(conn)
-        queries.insert_runs(conn, campaign_id, [NewRun("run", {"lr": 1}, {"a": 1}, "h1", 0)])
+        bulk.insert_runs(conn, campaign_id, [NewRun("run", {"lr": 1}, {"a": 1}, "h1", 0)])
         run_id = queries.runs(conn, campaign_id)[0].id
     world = World(store, path, campaign_id, run_id)
     world.attempt(1)

@@ -28,6 +28,8 @@ FP32: dict[str, dict[str, Any]] = {
     "compiled": {"compile": True},
     "compiled-zero2": {"compile": True, "zero_stage": 2},
     "compiled-zero3": {"compile": True, "zero_stage": 3},
+    "compiled-zero3-offload-full": {"compile": True, "zero_stage": 3, "offload": "full"},
+    "compiled-zero3-sequence-parallel": {"compile": True, "zero_stage": 3, "sequence_parallel": 2},
     "recomputed-zero3": {"activation_checkpointing": True, "zero_stage": 3},
     "compiled-ddp": {"compile": True, "engine": "ddp", "zero_stage": 0},
     "fsdp2": {"engine": "fsdp2", "zero_stage": 0},

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
-from dscampaign.db.queries import acquire_lease
+from dscampaign.db import bulk, queries
+from dscampaign.db.leases import acquire_lease
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState
 from dscampaign.db.store import Store
@@ -24,10 +24,10 @@ def record(store: Store, name: str, config: Mapping[str, Any], ranks: int, **att
     with store.write() as conn:
         now_s = store.now(conn)
         campaign = queries.insert_campaign(conn, name=name, spec="", spec_hash="", dir="/c", executor="slurm")
-        queries.insert_runs(conn, campaign, [NewRun("run", {}, config, "h", 0)])
+        bulk.insert_runs(conn, campaign, [NewRun("run", {}, config, "h", 0)])
         (run,) = queries.runs(conn, campaign)
         new = NewAttempt(run.id, 1, name, "h", None, None, ranks, 1, "slurm", "spool")
-        attempt_id = queries.insert_attempts(conn, [new])[0].id
+        attempt_id = bulk.insert_attempts(conn, [new])[0].id
         values = {key: value + now_s if key in ("started_s", "created_s") else value for key, value in attempt.items()}
         queries.update_attempt(conn, attempt_id, **values)
 

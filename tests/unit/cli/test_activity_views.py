@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries, schema
+from dscampaign.db import leases, queries, schema
 from dscampaign.db.records import EventRow
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
@@ -33,7 +33,7 @@ def newest(world: World, run: str) -> int:
 
 def looked_after(world: World) -> None:
     with world.store.write() as conn:
-        queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
+        leases.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
 
 
 def shown(capsys: Output, *words: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, leases, queries
 from dscampaign.db.records import NewRun
 from dscampaign.db.schema import lease
 from dscampaign.db.states import Cause, CauseCode, RunState
@@ -51,7 +51,7 @@ def test_failures_come_last_with_what_to_type_next(world: World, capsys: Output)
 
 def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
-        queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
+        leases.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
     assert "retries: on (pid 4242 on login7)" in capsys.readouterr().out
     main(["explain", "new"])
@@ -128,7 +128,7 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
 def test_explain_shows_parameters_as_they_are_written(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         run = NewRun("data", {"data": "Märchen 童話"}, {}, "data", 9, target_step=3)
-        queries.insert_runs(conn, world.campaign_id, [run])
+        bulk.insert_runs(conn, world.campaign_id, [run])
     assert 'parameters  data = "Märchen 童話"' in shown(capsys, "explain", "data")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import campaign, main
@@ -62,7 +62,7 @@ def test_no_name_is_offered_that_a_shell_may_run(word: str, tmp_path: Path) -> N
         assert sweep is not None
         for ordinal, name in enumerate(hostile):
             queries.insert_campaign(conn, name=name, spec="", spec_hash="", dir="/d", executor="local")
-            queries.insert_runs(conn, sweep.id, [NewRun(name, {}, {}, name, 10 + ordinal)])
+            bulk.insert_runs(conn, sweep.id, [NewRun(name, {}, {}, name, 10 + ordinal)])
     store.close()
     for given in (("status", word), ("explain", "sweep", word), ("compare", word)):
         assert not set(hostile) & set(offered(*given)), given

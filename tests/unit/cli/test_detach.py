@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.records import CampaignRow
 from dscampaign.orchestrator.campaign import detach
 from dscampaign.orchestrator.campaign.status import read_status
@@ -56,7 +56,7 @@ def test_one_job_with_the_options_of_the_spec_serves_all(world: World, cluster: 
     cluster.answers("squeue", "12|PENDING|Priority\n")
     assert start(world, campaign).job == "12"
     with world.store.write() as conn:
-        queries.acquire_lease(conn, STANDING, "nobody", 0.0)
+        leases.acquire_lease(conn, STANDING, "nobody", 0.0)
         conn.exec_driver_sql("update lease set expires_s = 0")
     assert start(world, campaign).job == "12"  # its lease ran out while it waits
     assert cluster.names().count("sbatch") == 1

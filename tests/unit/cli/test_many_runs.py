@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
             for point in range(POINTS)
             for repeat in range(REPEATS)
         ]
-        queries.insert_runs(conn, campaign_id, new)
+        bulk.insert_runs(conn, campaign_id, new)
         for run in queries.runs(conn, campaign_id):
             point, repeat = divmod(run.ordinal, REPEATS)
             if point % 5 == 0 and repeat == 0:
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
                 rule, reason = REASONS[kind]
                 state, evidence = RunState.FAILED, {"rule": rule, "reason": reason.format(point)}
                 attempt = NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool")
-                row = queries.insert_attempts(conn, [attempt])[0].id
+                row = bulk.insert_attempts(conn, [attempt])[0].id
                 queries.update_attempt(conn, row, state=AttemptState.FAILED, failure_class=kind, evidence=evidence)
                 queries.update_run(conn, run.id, state=state, reason=evidence["reason"])
             elif point % 5 == 0 and repeat == 1:

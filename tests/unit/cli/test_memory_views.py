@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import MemoryObservation, NewAttempt, NewRun
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
@@ -49,9 +49,9 @@ def other_campaign(folder: Path, spec: Path) -> None:
         campaign = queries.insert_campaign(
             conn, name="before", spec="", spec_hash="", dir=str(folder / "campaign"), executor="slurm"
         )
-        queries.insert_runs(conn, campaign, [NewRun("r", {}, {}, "h", 0)])
+        bulk.insert_runs(conn, campaign, [NewRun("r", {}, {}, "h", 0)])
         [run] = queries.runs(conn, campaign)
-        attempt = queries.insert_attempts(conn, [new_attempt(run.id, key)])[0].id
+        attempt = bulk.insert_attempts(conn, [new_attempt(run.id, key)])[0].id
         seen = MemoryObservation(f"{key}|H100|2", attempt, 240, oom=False, after_init_gb=3.0, per_sample_gb=1.1)
         queries.observe_memory(conn, seen)
         queries.observe_memory(conn, MemoryObservation(f"{key}|H100|2", attempt, 240, oom=True, usable_gb=84.0))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db import store as store_module
 from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
@@ -42,7 +42,7 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
         other = queries.insert_campaign(
             conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
         )
-        queries.insert_runs(conn, other, [NewRun("done", {}, CONFIG, "o", 0), NewRun("new-2", {}, CONFIG, "p", 1)])
+        bulk.insert_runs(conn, other, [NewRun("done", {}, CONFIG, "o", 0), NewRun("new-2", {}, CONFIG, "p", 1)])
     for run, error, hint in (
         ("done", "done may mean 2 runs", "one of: sweep done, other done"),
         ("d", "d may mean 2 runs", "one of: sweep done, other done"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt
@@ -62,7 +62,7 @@ def complete(spec: Path, *names: str) -> Store:
         run = runs[name]
         new = NewAttempt(run.id, 1, "t", run.config_hash, None, None, 4, 1, "slurm", str(spool))
         with store.write() as conn:
-            attempt = queries.insert_attempts(conn, [new])[0].id
+            attempt = bulk.insert_attempts(conn, [new])[0].id
         ingest(store, MetricSpool(attempt, spool))
         ended: dict[str, Any] = {"started_s": START_S, "ended_s": START_S + 200, "failure_class": "completed"}
         with store.write() as conn:

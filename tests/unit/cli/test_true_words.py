@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.errors import StoreMissing, StoreUnreachable
 from dscampaign.db.records import Lease, RunStatus
 from dscampaign.db.schema import attempt, lease, run, run_latest
@@ -45,7 +45,7 @@ def learned(world: World, **values: Any) -> None:
     """A pass was made ten minutes ago, by a process that has ended since."""
     with world.store.write() as conn:
         name = f"reconciler:{world.campaign_id}"
-        queries.acquire_lease(conn, name, "login7:4242:abc", 60.0)
+        leases.acquire_lease(conn, name, "login7:4242:abc", 60.0)
         conn.execute(update(lease).values(expires_s=world.store.now(conn) - 600, **values))
 
 
@@ -104,7 +104,7 @@ def test_another_reconciler_applies_a_change_only_where_there_is_one(
     world: World, capsys: Output, changed: bool
 ) -> None:
     with world.store.write() as conn:
-        queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
+        leases.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     run_one_pass(world.store, status(world).campaign, changed=changed)
     assert ("it applies the change on its next pass" in capsys.readouterr().err) is changed
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import AttemptState, RunState
@@ -22,10 +22,10 @@ def campaign_id(store: Store) -> int:
     with store.write() as conn:
         campaign_id = queries.insert_campaign(conn, name="c", spec="", spec_hash="", dir="/c", executor="slurm")
         new = [NewRun(f"r{i}", {"i": i}, {"train": {"lr": i}}, f"h{i}", i, 0, 10) for i in range(RUNS)]
-        queries.insert_runs(conn, campaign_id, new)
+        bulk.insert_runs(conn, campaign_id, new)
         runs = queries.runs(conn, campaign_id)
         attempts = [NewAttempt(run.id, 1, "t", run.config_hash, 4, 1, 8, 1, "slurm", "spool") for run in runs]
-        queries.insert_attempts(conn, attempts)
+        bulk.insert_attempts(conn, attempts)
     return campaign_id
 
 
@@ -36,8 +36,8 @@ def test_each_row_gets_values_of_its_own(store: Store, campaign_id: int) -> None
             row.id: {"state": AttemptState.FAILED, "evidence": {"n": n}} if n % 2 else {"job_id": f"7_{n}"}
             for n, row in enumerate(before)
         }
-        queries.change_attempts(conn, changes)
-        queries.change_runs(conn, {before[0].run_id: {"state": RunState.FAILED, "reason": "x"}})
+        bulk.change_attempts(conn, changes)
+        bulk.change_runs(conn, {before[0].run_id: {"state": RunState.FAILED, "reason": "x"}})
     with store.read() as conn:
         after = queries.attempts(conn, campaign_id)
         runs = queries.runs(conn, campaign_id)
@@ -54,7 +54,7 @@ def test_many_runs_that_get_the_same_and_few_that_do_not(store: Store, campaign_
         ids = [run.id for run in queries.runs(conn, campaign_id)]
         same = {"state": RunState.CANCELLED, "reason": "", "not_before_s": None}
         own = {number: {"state": RunState.PENDING, "not_before_s": 1.0 + number} for number in ids[:5]}
-        queries.change_runs(conn, dict.fromkeys(ids, same) | own | {ids[5]: {"config": {"new": 1}}})
+        bulk.change_runs(conn, dict.fromkeys(ids, same) | own | {ids[5]: {"config": {"new": 1}}})
     with store.read() as conn:
         runs = queries.runs(conn, campaign_id)
     assert [run.not_before_s for run in runs] == [1.0 + number for number in ids[:5]] + [None] * (RUNS - 5)
@@ -66,16 +66,16 @@ def test_many_runs_that_get_the_same_and_few_that_do_not(store: Store, campaign_
 def test_states_and_evidence_of_many_attempts(store: Store, campaign_id: int) -> None:
     with store.write() as conn:
         ids = [row.id for row in queries.attempts(conn, campaign_id)]
-        queries.change_attempts(conn, {ids[3]: {"evidence": {"hang": "long"}}})
-        assert queries.lock_attempts(conn, ids) == dict.fromkeys(ids, AttemptState.INTENT)
-        assert queries.evidences(conn, ids[:5])[ids[3]] == {"hang": "long"}
-        assert [row.id for row in queries.attempts_of(conn, ids[::-1])] == ids[::-1]
+        bulk.change_attempts(conn, {ids[3]: {"evidence": {"hang": "long"}}})
+        assert bulk.lock_attempts(conn, ids) == dict.fromkeys(ids, AttemptState.INTENT)
+        assert bulk.evidences(conn, ids[:5])[ids[3]] == {"hang": "long"}
+        assert [row.id for row in bulk.attempts_of(conn, ids[::-1])] == ids[::-1]
 
 
 def test_withdrawn_attempts_leave_their_runs_as_before(store: Store, campaign_id: int) -> None:
     with store.write() as conn:
         ids = [row.id for row in queries.attempts(conn, campaign_id)]
-        queries.withdraw_attempts(conn, ids[:10])
+        bulk.withdraw_attempts(conn, ids[:10])
         left = queries.attempts(conn, campaign_id)
         runs = queries.runs(conn, campaign_id)
     assert len(left) == RUNS - 10

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from dscampaign.db import metrics, queries, schema
+from dscampaign.db import bulk, metrics, queries, schema
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import STALE_S, drain, ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, NewRun, RunLatest
@@ -338,9 +338,9 @@ def _taken(
     world: World, name: str, lines: Sequence[Mapping[str, object]], cuts: list[int], target: int | None
 ) -> list[object]:
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [NewRun(name, {}, {"a": 1}, "h1", 1, target_step=target)])
+        bulk.insert_runs(conn, world.campaign_id, [NewRun(name, {}, {"a": 1}, "h1", 1, target_step=target)])
         run_id = next(run.id for run in queries.runs(conn, world.campaign_id) if run.name == name)
-        attempt_id = queries.insert_attempts(conn, [new_attempt(run_id)])[0].id
+        attempt_id = bulk.insert_attempts(conn, [new_attempt(run_id)])[0].id
     path = world.dir / f"{name}.jsonl"
     for start, end in pairwise([0, *cuts, len(lines)]):
         with path.open("ab") as file:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import new_campaign
@@ -15,7 +15,7 @@ _EXPIRED_S = -1.0
 
 def _acquire(store: Store, holder: str, ttl_s: float = 60.0) -> int | None:
     with store.write() as conn:
-        return queries.acquire_lease(conn, "reconciler", holder, ttl_s)
+        return leases.acquire_lease(conn, "reconciler", holder, ttl_s)
 
 
 def test_the_second_holder_waits_until_the_first_runs_out(store: Store) -> None:
@@ -40,19 +40,19 @@ def test_a_lapsed_lease_stays_good_until_it_is_taken(store: Store) -> None:
     epoch = _acquire(store, "a", _EXPIRED_S)
     assert epoch is not None
     with store.write() as conn:
-        queries.renew_lease(conn, "reconciler", epoch, 60.0)
+        leases.renew_lease(conn, "reconciler", epoch, 60.0)
 
 
 def test_a_released_lease_is_free_at_once(store: Store) -> None:
     epoch = _acquire(store, "a")
     assert epoch is not None
     with store.write() as conn:
-        assert queries.release_lease(conn, "reconciler", epoch)
+        assert leases.release_lease(conn, "reconciler", epoch)
     assert _acquire(store, "b") == 2
     with store.write() as conn:
-        assert not queries.release_lease(conn, "reconciler", epoch)
-        found = queries.read_lease(conn, "reconciler")
-        assert queries.read_lease(conn, "other") is None
+        assert not leases.release_lease(conn, "reconciler", epoch)
+        found = leases.read_lease(conn, "reconciler")
+        assert leases.read_lease(conn, "other") is None
     assert found is not None
     assert (found.holder, found.epoch) == ("b", 2)
 
@@ -73,4 +73,4 @@ def test_the_hosts_clock_does_not_matter(store: Store, monkeypatch: pytest.Monke
 def _record_campaign(store: Store, epoch: int) -> None:
     with store.write() as conn:
         new_campaign(conn)
-        queries.renew_lease(conn, "reconciler", epoch, 60.0)
+        leases.renew_lease(conn, "reconciler", epoch, 60.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import bulk, open_runs, queries
 from dscampaign.db.records import NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.tests.support.worlds import World
@@ -92,7 +92,7 @@ def test_runs_without_an_attempt_are_begun_in_the_order_of_their_repeats(world: 
         for ordinal, (name, repeat) in enumerate([("a", 1), ("b", 0), ("c", 1)])
     ]
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, new)
+        bulk.insert_runs(conn, world.campaign_id, new)
         names = {run.id: run.name for run in queries.runs(conn, world.campaign_id)}
         first, more = open_runs.fresh_runs(conn, world.campaign_id, 2)
         whole, none = open_runs.fresh_runs(conn, world.campaign_id, 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import metrics, queries
+from dscampaign.db import bulk, metrics, queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt, NewRun
@@ -37,10 +37,10 @@ def test_agents_push_through_a_pooler(pooled: str, tmp_path: Path) -> None:
     store = Store.open(pooled)
     with store.write() as conn:
         campaign = queries.insert_campaign(conn, name="c", spec="", spec_hash="", dir=str(tmp_path), executor="local")
-        queries.insert_runs(conn, campaign, [NewRun(f"r{n}", {}, {}, "h", n) for n in range(AGENTS)])
+        bulk.insert_runs(conn, campaign, [NewRun(f"r{n}", {}, {}, "h", n) for n in range(AGENTS)])
         runs = queries.runs(conn, campaign)
         new = [NewAttempt(run.id, 1, "t", "h", 1, 1, 1, 1, "local", "metrics.jsonl") for run in runs]
-        attempts = [attempt.id for attempt in queries.insert_attempts(conn, new)]
+        attempts = [attempt.id for attempt in bulk.insert_attempts(conn, new)]
     failed: list[Exception] = []
 
     def push_all(attempt: int) -> None:

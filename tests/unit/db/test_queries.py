@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import JSON, event
 
-from dscampaign.db import queries, schema
+from dscampaign.db import bulk, queries, schema
 from dscampaign.db.errors import StaleWrite
 from dscampaign.db.records import CheckpointRow, MemoryObservation, NewRun
 from dscampaign.db.rows import DocumentType
@@ -20,7 +20,7 @@ def test_a_campaign_and_its_runs_come_back_as_they_went_in(store: Store) -> None
         campaign_id = queries.insert_campaign(
             conn, name="sweep", spec="a: ü", spec_hash="s", dir="/d", executor="slurm", provenance={"git": "abc"}
         )
-        queries.insert_runs(conn, campaign_id, [_new_run("b", 1), _new_run("a", 0)])
+        bulk.insert_runs(conn, campaign_id, [_new_run("b", 1), _new_run("a", 0)])
         now_s = store.now(conn)
     with store.read() as conn:
         campaign = queries.campaign_by_name(conn, "sweep")
@@ -39,7 +39,7 @@ def test_a_name_is_taken_once(world: World) -> None:
     with pytest.raises(StaleWrite), world.store.write() as conn:
         new_campaign(conn)
     with pytest.raises(StaleWrite), world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_new_run("fresh"), _new_run("run")])
+        bulk.insert_runs(conn, world.campaign_id, [_new_run("fresh"), _new_run("run")])
     with world.store.read() as conn:
         assert [run.name for run in queries.runs(conn, world.campaign_id)] == ["run"]
 
@@ -80,10 +80,10 @@ def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None
 
 def test_a_batch_of_attempts_keeps_its_order_and_makes_each_the_newest(world: World) -> None:
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 2500)])
+        bulk.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 2500)])
         runs = queries.runs(conn, world.campaign_id)[:0:-1]
-        attempts = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
-        queries.insert_attempts(conn, [new_attempt(runs[0].id, 3)])
+        attempts = bulk.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
+        bulk.insert_attempts(conn, [new_attempt(runs[0].id, 3)])
     with world.store.read() as conn:
         made = {row.id: row.run_id for row in queries.attempts(conn, world.campaign_id)}
         newest = {run.id: run.generation for run in queries.runs(conn, world.campaign_id)}
@@ -97,10 +97,10 @@ def test_a_batch_of_attempts_keeps_its_order_and_makes_each_the_newest(world: Wo
 
 def test_a_batch_with_a_generation_that_is_there_leaves_nothing(world: World) -> None:
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
+        bulk.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
         late = queries.runs(conn, world.campaign_id)[1]
     with pytest.raises(StaleWrite), world.store.write() as conn:
-        queries.insert_attempts(conn, [new_attempt(late.id, 1), new_attempt(world.run_id, 1)])
+        bulk.insert_attempts(conn, [new_attempt(late.id, 1), new_attempt(world.run_id, 1)])
     with world.store.read() as conn:
         assert [row.run_id for row in queries.attempts(conn, world.campaign_id)] == [world.run_id]
         assert queries.run_by_id(conn, late.id).generation == 0
@@ -108,12 +108,12 @@ def test_a_batch_with_a_generation_that_is_there_leaves_nothing(world: World) ->
 
 def test_jobs_are_recorded_of_attempts_that_were_only_intended(world: World) -> None:
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 4)])
+        bulk.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 4)])
         runs = queries.runs(conn, world.campaign_id)[1:]
         new = [new_attempt(run.id, 1) for run in runs]
-        first, second, third = (attempt.id for attempt in queries.insert_attempts(conn, new))
+        first, second, third = (attempt.id for attempt in bulk.insert_attempts(conn, new))
         queries.update_attempt(conn, second, state=AttemptState.RUNNING, job_id="adopted")
-        assert queries.mark_queued(conn, {first: "7_0", second: "7_1"}) == [first]
+        assert bulk.mark_queued(conn, {first: "7_0", second: "7_1"}) == [first]
         found = {row.id: (row.state, row.job_id) for row in queries.attempts(conn, world.campaign_id)}
     assert found[first] == (AttemptState.QUEUED, "7_0")
     assert found[second] == (AttemptState.RUNNING, "adopted")
@@ -135,11 +135,11 @@ def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: 
 def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:
     with world.store.write() as conn:
         other = new_campaign(conn, "other")
-        queries.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
+        bulk.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
         [run] = queries.runs(conn, other)
-        ids = [1, queries.insert_attempts(conn, [replace(new_attempt(run.id), memory_key="a_b")])[0].id]
+        ids = [1, bulk.insert_attempts(conn, [replace(new_attempt(run.id), memory_key="a_b")])[0].id]
         queries.update_attempt(conn, 1, memory_key="a_b")
-        ids.append(queries.insert_attempts(conn, [replace(new_attempt(run.id, 2), memory_key="axb")])[0].id)
+        ids.append(bulk.insert_attempts(conn, [replace(new_attempt(run.id, 2), memory_key="axb")])[0].id)
         for attempt_id, key in zip(ids, ("a_b|GPU|2", "a_b|CPU|2", "axb|GPU|2"), strict=True):
             queries.observe_memory(conn, MemoryObservation(key, attempt_id, 4, oom=False, usable_gb=1.0))
     with world.store.read() as conn:
@@ -153,7 +153,7 @@ def test_status_shows_runs_with_and_without_figures(world: World) -> None:
     world.write({"step": 3, "loss": 2.0})
     world.ingest()
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
+        bulk.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
         queries.update_run(conn, world.run_id, state=RunState.RUNNING)
         first, second = queries.status(conn, world.campaign_id)
     assert (first.run_id, first.name, first.state, first.step, first.loss) == (1, "run", RunState.RUNNING, 3, 2.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import metrics, queries, schema
+from dscampaign.db import bulk, metrics, queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -222,7 +222,7 @@ def test_the_owner_s_role_is_as_free_as_before_even_beside_the_other(world: Worl
     with store.write() as conn:
         conn.execute(schema.step_metric.delete())
         conn.execute(schema.events.delete())
-        queries.withdraw_attempts(conn, [2])
+        bulk.withdraw_attempts(conn, [2])
         assert [row.id for row in queries.attempts(conn, world.campaign_id)] == [1]
     store.close()
 

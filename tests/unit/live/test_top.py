@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Log, Static
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.errors import StoreUnreachable
 from dscampaign.db.records import NewRun
 from dscampaign.db.series import Curve
@@ -175,7 +175,7 @@ def test_enter_opens_a_run_whose_log_is_followed(world: World, size: Size) -> No
 def test_hostile_names_are_shown_as_they_are(world: World) -> None:
     hostile = "[@click=app.quit]x[/] \x1b]0;title\x07\u202e" + "字" * 30
     with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [NewRun(hostile, {}, CONFIG, "x", 9)])
+        bulk.insert_runs(conn, world.campaign_id, [NewRun(hostile, {}, CONFIG, "x", 9)])
         run = queries.run_by_name(conn, world.campaign_id, hostile)
         assert run
         queries.update_run(conn, run.id, reason="[blink]\x1b[2J" + "\U0001f600" * 40)
@@ -201,7 +201,7 @@ def test_campaigns_are_listed_and_enter_shows_one(world: World) -> None:
         other = queries.insert_campaign(
             conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
         )
-        queries.insert_runs(conn, other, [NewRun("lone", {}, CONFIG, "l", 0)])
+        bulk.insert_runs(conn, other, [NewRun("lone", {}, CONFIG, "l", 0)])
 
     async def steps(pilot: Pilot[None]) -> None:
         assert [line.split()[0] for line in lines(pilot, "#campaigns")] == ["campaign", "other", "sweep"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, MemoryObservation
 from dscampaign.db.states import AttemptState, RunState
@@ -46,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def authority(world: World) -> FencedWriter:
     with world.store.write() as conn:
-        epoch = queries.acquire_lease(conn, "test", "me", 60.0)
+        epoch = leases.acquire_lease(conn, "test", "me", 60.0)
     assert epoch is not None
     return FencedWriter(world.store, "test", epoch, world.campaign.id)
 

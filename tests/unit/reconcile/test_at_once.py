@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from dscampaign.db import queries
+from dscampaign.db import bulk
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.diff import SpecDiff, merge
@@ -71,7 +71,7 @@ def test_a_run_that_has_just_begun_is_not_changed(world: World, monkeypatch: pyt
             refused.append(exc)
 
     others = Thread(target=changes)
-    marks = queries.run_marks
+    marks = bulk.run_marks
 
     def meanwhile(*given: Any) -> Any:
         found = marks(*given)
@@ -80,7 +80,7 @@ def test_a_run_that_has_just_begun_is_not_changed(world: World, monkeypatch: pyt
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "run_marks", meanwhile)
+        patch.setattr(bulk, "run_marks", meanwhile)
         world.run_pass()
     others.join()
     [run] = world.runs().values()

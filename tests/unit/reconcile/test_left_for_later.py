@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import bulk, open_runs
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import RunRow
 from dscampaign.db.store import Store
@@ -82,7 +82,7 @@ def test_a_watch_that_lost_its_lease_goes_on_although_an_attempt_is_gone(
         world.expire_lease()
         take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
         with world.store.write() as conn:
-            queries.withdraw_attempts(conn, [world.attempts("depth-1")[-1].id])
+            bulk.withdraw_attempts(conn, [world.attempts("depth-1")[-1].id])
         return found
 
     monkeypatch.setattr(open_runs, "unread_spools", stopped_meanwhile)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.ingest import spool as spools
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.schema import step_metric
@@ -319,7 +319,7 @@ def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> 
     for host, waits in (("another-host", True), (socket.gethostname(), False)):
         world.expire_lease()
         with world.store.write() as conn:
-            queries.acquire_lease(conn, f"reconciler:{world.campaign.id}", f"{host}:{dead}:x", 60.0)
+            leases.acquire_lease(conn, f"reconciler:{world.campaign.id}", f"{host}:{dead}:x", 60.0)
         assert bool(read_status(world.store, world.campaign).acting) is waits
         with pytest.raises(LeaseHeld, match="being reconciled") if waits else nullcontext():
             world.run_pass()

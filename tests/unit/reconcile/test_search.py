@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import bulk, queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
@@ -156,8 +156,8 @@ def test_a_pass_that_dies_anywhere_loses_and_repeats_no_trial(
         while True:
             try:
                 with monkeypatch.context() as patched:
-                    for name in ("update_campaign", "add_events", "change_runs", "insert_runs"):
-                        patched.setattr(queries, name, _dying(getattr(queries, name), dice))
+                    for module, name in EFFECTS:
+                        patched.setattr(module, name, _dying(getattr(module, name), dice))
                     return advance()
             except KeyboardInterrupt:
                 died += 1
@@ -171,6 +171,9 @@ def test_a_pass_that_dies_anywhere_loses_and_repeats_no_trial(
             events = queries.events(conn, made.campaign.id, kind=search.MEASURED)
         assert len(events) == 12
         made.store.close()
+
+
+EFFECTS = ((queries, "update_campaign"), (queries, "add_events"), (bulk, "change_runs"), (bulk, "insert_runs"))
 
 
 def _dying(function: Callable[..., object], dice: random.Random) -> Callable[..., object]:
@@ -233,7 +236,7 @@ def test_out_of_memory_is_graded_by_what_was_asked_for(world: World) -> None:
     line = {"text": now(78.0)}
     with world.store.write() as conn:
         for run, evidence in zip(world.runs, ({"line": line}, {}), strict=False):
-            attempt = queries.insert_attempts(conn, [replace(new_attempt(run.id), token=run.name)])[0].id
+            attempt = bulk.insert_attempts(conn, [replace(new_attempt(run.id), token=run.name)])[0].id
             queries.update_attempt(conn, attempt, state="failed", failure_class=FailureClass.OOM)
             queries.update_run(conn, run.id, state=RunState.FAILED)
             queries.add_events(conn, world.campaign.id, [queries.NewEvent("ended", "", run.id, data=evidence)])

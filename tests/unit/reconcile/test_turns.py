@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import ColumnElement, Connection, Float, literal_column
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db import store as store_module
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
@@ -141,7 +141,7 @@ def test_watches_take_turns_until_all_is_settled(world: World, monkeypatch: pyte
             assert isinstance(seen.seen, Pass), seen
             taken[id(watch)].add(seen.campaign.name)
             with world.store.read() as conn:
-                standing = queries.read_lease(conn, STANDING)
+                standing = leases.read_lease(conn, STANDING)
                 assert standing
                 assert standing.holder == str(LeaseHolder.standing())
                 assert standing.expires_s > world.store.now(conn)
@@ -149,8 +149,8 @@ def test_watches_take_turns_until_all_is_settled(world: World, monkeypatch: pyte
     with world.store.read() as conn:
         assert queries.unsettled_campaigns(conn) == set()
         kept = [STANDING, *(lease_name(row.id) for row in queries.list_campaigns(conn))]
-        leases = [queries.read_lease(conn, name) for name in kept]
-        assert all(lease and lease.expires_s <= world.store.now(conn) for lease in leases)  # let go of
+        left = [leases.read_lease(conn, name) for name in kept]
+        assert all(lease and lease.expires_s <= world.store.now(conn) for lease in left)  # let go of
     assert len(world.ran) == len(world.cluster.submitted) == len(NAMES)
     assert all(len(names) >= 3 for names in taken.values()), taken  # neither is idle while the other has work
     first.close()
@@ -185,7 +185,7 @@ def test_campaigns_of_a_dead_process_are_taken_over(world: World) -> None:
     with world.store.read() as conn:
         _, held, *_ = queries.list_campaigns(conn)
     with world.store.write() as conn:
-        queries.acquire_lease(conn, lease_name(held.id), NOBODY, LEASE_TTL_S)
+        leases.acquire_lease(conn, lease_name(held.id), NOBODY, LEASE_TTL_S)
     turns, store = turns_of(world)
     assert sorted(names(list(turns.one_round()))) == list(NAMES)
     store.close()

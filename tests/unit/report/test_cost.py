@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
 from dscampaign.db.campaigns import campaign_totals
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
@@ -55,8 +55,8 @@ def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: Plant
     store = Store.open(url)
     with store.write() as conn:
         queries.update_attempt(conn, 1, state=AttemptState.RUNNING, created_s=START_S, ended_s=None)
-        queries.acquire_lease(conn, lease_name(1), "host:1:a", START_S + 100 - store.now(conn))
-        lease = queries.read_lease(conn, lease_name(1))
+        leases.acquire_lease(conn, lease_name(1), "host:1:a", START_S + 100 - store.now(conn))
+        lease = leases.read_lease(conn, lease_name(1))
     store.close()
     assert lease
     assert results_at(url).cost.total == pytest.approx(2 * (lease.expires_s - START_S - 5))
