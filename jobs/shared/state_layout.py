@@ -15,9 +15,9 @@ def ranks_per_sample(train: Mapping[str, Any]) -> int:
 
 
 def joins_parameters(train: Mapping[str, Any]) -> Literal["model", "blocks"] | None:
-    """Return what has its parameters in two tensors: the model, or under ZeRO 3 each block; None for neither.
+    """Return the part whose parameters lie in two tensors: the model, or with ZeRO 3 each block; None for neither.
 
-    The backward pass of each must be one graph over whole parameters.
+    Its backward pass must be one graph over whole parameters.
     """
     one_graph = train.get("compile", False) and not train.get("deepcompile", False)
     recomputed, deepspeed = train.get("activation_checkpointing", False), train.get("engine", DEEPSPEED) == DEEPSPEED

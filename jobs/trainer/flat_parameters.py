@@ -16,24 +16,19 @@ VECTORS: Final = "vectors"
 
 
 class FlatModel(nn.Module):
-    """The inner module, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters."""
+    """The inner module, with views of ``matrices`` (two and more dimensions) and ``vectors`` for its parameters.
 
-    matrices: nn.Parameter
-    vectors: nn.Parameter
+    A module without parameters of a kind has no tensor of that kind.
+    """
 
     def __init__(self, inner: nn.Module, device: torch.device) -> None:
         super().__init__()
-        parameters = list(inner.named_parameters())
-        self._parts: dict[str, dict[str, torch.Size]] = {}  # shapes by name
-        for flat, members in (
-            (MATRICES, [(name, p) for name, p in parameters if p.dim() >= 2]),
-            (VECTORS, [(name, p) for name, p in parameters if p.dim() < 2]),
-        ):
-            self._parts[flat] = {name: p.shape for name, p in members}
-            joined = torch.cat([p.detach().flatten() for _, p in members])
+        parameters, self._parts = dict(inner.named_parameters()), _shapes(inner)
+        for flat, shapes in self._parts.items():
+            joined = torch.cat([parameters[name].detach().flatten() for name in shapes])
             self.register_parameter(flat, nn.Parameter(joined.to(device)))
-            for _, parameter in members:
-                parameter.data = torch.empty(0)
+        for parameter in parameters.values():
+            parameter.data = torch.empty(0)
         # Not registered as a part: it has nothing to be trained, moved or saved.
         self._hidden = (inner.to(device),)
         self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]
@@ -41,7 +36,7 @@ class FlatModel(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The inner module's result."""
-        flats = {MATRICES: self.matrices, VECTORS: self.vectors}
+        flats = {flat: getattr(self, flat) for flat in self._parts}
         return functional_call(self._hidden[0], _views(flats, self._parts), inputs, named)
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +55,7 @@ class FlatModel(nn.Module):
 
 
 def join_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
-    """Join the parameters of each block, which ZeRO 3 may have partitioned; all ranks call it."""
+    """Replace each block by a `FlatModel`, also if ZeRO 3 has partitioned its parameters. All ranks call it."""
     places = {block: (parent, name) for parent in model.modules() for name, block in parent.named_children()}
     for block in blocks:
         weights: list[Any] = list(block.parameters())
@@ -75,26 +70,31 @@ def join_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
 
 
 def part(flats: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a module, which has their shapes, by name."""
-    parts: dict[str, dict[str, torch.Size]] = {flat: {} for flat in (MATRICES, VECTORS)}
+    """Return the parameters that the flat tensors hold, by name, in the shapes of `module`."""
+    return _views(flats, _shapes(module))
+
+
+def _shapes(module: nn.Module) -> dict[str, dict[str, torch.Size]]:
+    """Return the shapes of parameters by name, of each flat tensor."""
+    shapes: dict[str, dict[str, torch.Size]] = {MATRICES: {}, VECTORS: {}}
     for name, parameter in module.named_parameters():
-        parts[MATRICES if parameter.dim() >= 2 else VECTORS][name] = parameter.shape
-    return _views(flats, parts)
+        shapes[MATRICES if parameter.dim() >= 2 else VECTORS][name] = parameter.shape
+    return {flat: own for flat, own in shapes.items() if own}
 
 
 def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, torch.Size]]) -> dict[str, Tensor]:
     return {
         name: piece.view(shape)
-        for flat, tensor in flats.items()
+        for flat, shapes in parts.items()
         for (name, shape), piece in zip(
-            parts[flat].items(), tensor.split([shape.numel() for shape in parts[flat].values()]), strict=True
+            shapes.items(), flats[flat].split([shape.numel() for shape in shapes.values()]), strict=True
         )
     }
 
 
 def _to_names(module: Any, state: dict[str, Any], prefix: str, _metadata: object) -> None:
     """Give a saved state the inner module's own names, so that other programs can load it, unless ZeRO 3 cut it."""
-    flats = {flat: state[prefix + flat] for flat in (MATRICES, VECTORS)}
+    flats = {flat: state[prefix + flat] for flat in module._parts}  # noqa: SLF001
     if all(is_zero_param(parameter) for parameter in module.parameters()):
         return
     for flat in flats:

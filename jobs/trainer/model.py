@@ -131,7 +131,8 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     named = list(model.named_parameters())
     matrix = {name for name, p in named if len(whole_shape(p)) >= 2 or name.rpartition(".")[2] == MATRICES}
     matrices, vectors = ([p for name, p in named if (name in matrix) is wanted] for wanted in (True, False))
-    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

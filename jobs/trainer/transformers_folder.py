@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -106,7 +107,8 @@ def part_blocks(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tenso
     """Return the weights with the joined parameters of blocks parted, by the shapes of the model."""
     for name in [name for name in weights if name.endswith(f".{MATRICES}")]:
         block = name.removesuffix(f".{MATRICES}")
-        flats = {flat: weights.pop(f"{block}.{flat}").contiguous().flatten() for flat in (MATRICES, VECTORS)}
+        kinds = [flat for flat in (MATRICES, VECTORS) if f"{block}.{flat}" in weights]
+        flats = {flat: weights.pop(f"{block}.{flat}").contiguous().flatten() for flat in kinds}
         weights |= {f"{block}.{own}": weight for own, weight in part(flats, model.get_submodule(block)).items()}
     return weights
 
@@ -164,14 +166,17 @@ def _without_zero(state: Mapping[str, Any]) -> dict[str, Tensor]:
     groups = state["optimizer"]["fp32_groups"]
     matrices, vectors = _by_group(state)
     if len(groups[0]) == 1 != len(matrices):
-        return buffers | _parted({MATRICES: groups[0][0], VECTORS: groups[1][0]}, state)
-    return buffers | dict(zip([*matrices, *vectors], [*groups[0], *groups[1]], strict=True))
+        flats = {flat: group[0] for flat, group in zip((MATRICES, VECTORS), groups, strict=False)}
+        return buffers | _parted(flats, state)
+    return buffers | dict(zip([*matrices, *vectors], chain.from_iterable(groups), strict=True))
 
 
 def _parted(flats: Mapping[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
     parts, module = dict[str, Tensor](), state["module"]
-    for names, flat in zip(_by_group(state), (flats[MATRICES], flats[VECTORS]), strict=True):
-        pieces = flat.flatten().split([module[name].numel() for name in names])
+    for names, flat in zip(_by_group(state), (MATRICES, VECTORS), strict=True):
+        if not names:
+            continue
+        pieces = flats[flat].flatten().split([module[name].numel() for name in names])
         parts |= {name: piece.view(module[name].shape) for name, piece in zip(names, pieces, strict=True)}
     return parts
 

@@ -91,6 +91,15 @@ class Block(nn.Module):
         return (hidden + scale * self.linear(self.norm(hidden)),)
 
 
+def test_a_module_without_vectors_has_one_tensor() -> None:
+    plain = nn.Linear(4, 4, bias=False)
+    expected = plain(torch.ones(4))
+    flat = FlatModel(plain, CPU)
+    assert [name for name, _ in flat.named_parameters()] == ["matrices"]
+    torch.testing.assert_close(flat(torch.ones(4)), expected)
+    assert list(flat.state_dict()) == ["weight"]
+
+
 def test_each_block_has_two_parameters_and_computes_the_same() -> None:
     torch.manual_seed(1)
     model, hidden = nn.ModuleList([Block(), Block()]), torch.randn(3, 4)
