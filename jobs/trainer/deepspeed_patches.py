@@ -43,7 +43,6 @@ _GATHERS: Final = "_PartitionedParameterCoordinator__allgather_stream"
 
 def patch_process(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
     """Apply the patches of functions, before DeepSpeed makes its engine."""
-    keep_reduce_buckets(config)
     if "muon" not in str(ds_config.get("optimizer", {}).get("type", "")).lower():
         leave_muon_uncompiled()
     _patch_functions(reduces=not config.deepcompile)  # it reduces in operators of its own
@@ -67,15 +66,14 @@ def _patch_functions(*, reduces: bool) -> None:
 # -- the start, and all stages ---------------------------------------------------------------------------------
 
 
-def keep_reduce_buckets(config: TrainerConfig) -> None:
+def keep_reduce_buckets() -> None:
     """Make compiled backward passes of this process keep their buckets; call it before anything is compiled.
 
     DeepCompile with ZeRO 1 and accumulation aborts in its second step in DeepSpeed 0.19.8: the end of each backward
     pass drops the buckets in which gradients are reduced, and a pass that only accumulates makes none again. Kept
     buckets cost their memory while the optimizer steps.
     """
-    if config.deepcompile and config.zero_stage == 1 and config.accumulation > 1:
-        zero_1_and_2_compile.should_release_reduce_buckets = lambda *_graph: False
+    zero_1_and_2_compile.should_release_reduce_buckets = lambda *_graph: False
 
 
 def leave_muon_uncompiled() -> None:

@@ -85,11 +85,19 @@ def leave_process_group() -> None:
     time.sleep(LET_GO_S)
 
 
-def patches(config: TrainerConfig) -> Literal["on", "off", "unverified"]:
-    """Return whether the training patches DeepSpeed; it does not patch a version that was not verified."""
-    if not config.deepspeed_patches:
-        return "off"
-    return "on" if version("deepspeed").partition("+")[0] in VERIFIED else "unverified"
+def patches(config: TrainerConfig) -> Literal["on", "off", "crash fix", "unverified"]:
+    """Return whether the training patches DeepSpeed; it does not patch a version that was not verified.
+
+    "crash fix": DeepSpeed as installed, but for ``keep_reduce_buckets``, without which it aborts.
+    """
+    verified = version("deepspeed").partition("+")[0] in VERIFIED
+    if config.deepspeed_patches:
+        return "on" if verified else "unverified"
+    return "crash fix" if verified and _drops_buckets(config) else "off"
+
+
+def _drops_buckets(config: TrainerConfig) -> bool:
+    return config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
 
 
 def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any]) -> Engine:
@@ -112,16 +120,20 @@ def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mappin
 def _deepspeed_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], device: torch.device
 ) -> DeepSpeedEngine:
-    patched, joined = patches(config) == "on", joins_parameters(asdict(config))
+    state, joined = patches(config), joins_parameters(asdict(config))
+    patched = state == "on"
     if patched and joined == "blocks":
         join_blocks(model, blocks_of(model))
     elif patched and not config.deepcompile:
         gather_whole_blocks(model, ds_config)
     trained = FlatModel(model, device) if joined == "model" else model
-    if patched:
+    if state in {"on", "crash fix"}:
         from . import deepspeed_patches
 
-        deepspeed_patches.patch_process(config, ds_config)
+        if _drops_buckets(config):
+            deepspeed_patches.keep_reduce_buckets()
+        if patched:
+            deepspeed_patches.patch_process(config, ds_config)
     rendered = deepcopy(dict(with_a_block_ahead(ds_config, trained)))
     engine, *_ = deepspeed.initialize(
         model=trained, model_parameters=parameter_groups(trained), config=rendered, dist_init_required=False

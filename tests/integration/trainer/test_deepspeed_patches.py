@@ -155,18 +155,31 @@ def _put_buckets_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zero_1_and_2_compile, "should_release_reduce_buckets", fx.should_release_reduce_buckets)
 
 
+def test_kept_buckets_are_not_released() -> None:
+    assert zero_1_and_2_compile.should_release_reduce_buckets(ONE_GRAPH, 7) is True
+    keep_reduce_buckets()
+    assert zero_1_and_2_compile.should_release_reduce_buckets(ONE_GRAPH, 7) is False
+
+
 @pytest.mark.parametrize(
-    ("changes", "dropped"),
+    ("changes", "state"),
     [
-        ({}, False),
-        ({"micro_batch": 8}, True),
-        ({"zero_stage": 2}, True),
-        ({"deepcompile": False}, True),
+        ({}, "crash fix"),
+        ({"micro_batch": 8}, "off"),
+        ({"zero_stage": 2}, "off"),
+        ({"deepcompile": False}, "off"),
+        ({"deepspeed_patches": True}, "on"),
     ],
 )
-def test_buckets_stay_only_where_a_pass_may_reduce_nothing(changes: dict[str, Any], dropped: bool) -> None:
-    keep_reduce_buckets(train_config(**{**ACCUMULATING, **changes, "world_size": 1}))
-    assert zero_1_and_2_compile.should_release_reduce_buckets(ONE_GRAPH, 7) is dropped
+def test_deepspeed_as_installed_is_mended_only_if_it_would_abort(
+    changes: dict[str, Any], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In DeepSpeed 0.19.8 a pass that only accumulates gradients makes no buckets again."""
+    monkeypatch.setattr(engine, "version", lambda _package: "0.19.8")
+    config = train_config(**{**ACCUMULATING, "deepspeed_patches": False, **changes, "world_size": 1})
+    assert engine.patches(config) == state
+    monkeypatch.setattr(engine, "version", lambda _package: "0.20.0")
+    assert engine.patches(config) in {"off", "unverified"}
 
 
 @pytest.mark.parametrize(("optimizer", "compiled"), [("AdamW", False), ("Muon", True)])
