@@ -85,7 +85,7 @@ class DatasetConfig(SpecSection):
     """`false` makes a sample of each record, or line of a text file, cut or [padded](training.md#padded-samples) to
     seq_len."""
     max_tokens: Positive | None = None
-    """Tokens to prepare, at most. A hub data set is then [streamed](training.md#large-data-sets), not downloaded."""
+    """Tokens to prepare, at most. A hub data set is then [streamed](training.md#data-sets), not downloaded."""
 
 
 class TrainConfig(SpecSection):
@@ -93,7 +93,7 @@ class TrainConfig(SpecSection):
 
     model: Annotated[str | dict[str, Any] | None, AfterValidator(name_of_input)] = None
     """A name (`gpt2`), a folder, or a configuration (`{model_type: gpt2, n_layer: 2}`)
-    ([models](models.md))."""
+    ([models](training.md#models))."""
     pretrained: bool = False
     """Start from published weights."""
     tokenizer: Name | None = None
@@ -195,7 +195,7 @@ class TrainConfig(SpecSection):
     untimed_steps: Positive = WARM_UP_STEPS
     """First steps of an attempt that count in no figure of speed, memory or power; at most half of its steps."""
     profile_at: Positive | None = None
-    """Profile three steps from this one ([profiling](training.md#profiling))."""
+    """Profile three steps from this one ([profiling](training.md#measured-figures))."""
 
     @property
     def strategy_name(self) -> str | None:
