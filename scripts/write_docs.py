@@ -82,16 +82,10 @@ _INTRODUCTION = """\
 goes to standard output, everything else to standard error. `--debug` shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and
 `TERM=dumb` are respected.
 
-`--json` (`-o json`) of commands that read, and of `submit`, `reconcile`, `cancel` and `retry`, prints one
-[document](#json-documents). Its fields keep their meaning within a `schema_version`, and new ones may come. Numbers
-that are not finite are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. `counts` has the number of runs in each
-state, `completed_early` those of the completed that ended before their target step. `campaign export` writes CSV.
-
 ## Settings
 
-The first place that gives a setting counts: the command line, its variable, the spec, the nearest `campaign.toml` in
-this folder or above, `$XDG_CONFIG_HOME/dscampaign/campaign.toml`, the default. `campaign explain --config` shows which
-it was.
+The first source counts: command line, variable, spec, the nearest `campaign.toml` in this folder or above,
+`$XDG_CONFIG_HOME/dscampaign/campaign.toml`, default. `campaign explain --config` shows the source of each.
 
 | setting | option | variable | default |
 |---|---|---|---|
@@ -101,19 +95,26 @@ it was.
 | `ask_above_gpu_hours` | | `CAMPAIGN_ASK_ABOVE_GPU_HOURS` | `100` |
 | `detach` | `--detach` | `CAMPAIGN_DETACH` | `yes` |
 
-`submit` and `retry --all` ask for confirmation above these limits, `submit` also before it ends a run. Without a
-terminal they need `--yes`. `detach`: [a job keeps retrying](watching.md#keeping-a-reconciler-running).
+`submit` and `retry --all` ask for confirmation above these limits, `submit` also before it ends a run; without a
+terminal they need `--yes`. With `detach`, [a job keeps retrying](watching.md#keeping-a-reconciler-running).
+"""
+
+_DOCUMENTS = """\
+`--json` (`-o json`) prints a document. Its fields keep their meaning within a `schema_version`, and new fields may
+come. Numbers that are not finite are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. `counts` has the number of runs
+in each state, `completed_early` that of completed runs that ended before their target step. An attempt that another
+followed is `failed`.
 """
 
 
 def command_line() -> str:
     """docs/cli.md."""
     codes = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
-    printed = [f"| [{name}](schemas/{name}.json) | `{each.commands}` |" for name, each in documents().items()]
+    printed = ", ".join(f"[`{each.commands}`](schemas/{name}.json)" for name, each in documents().items())
     aliases = ", ".join(f"`{alias}` for `{name}`" for alias, name in ALIASES.items())
     lines = [
         _INTRODUCTION,
-        f"Other names are accepted: {aliases}.",
+        f"Other names of commands: {aliases}.",
         "",
         "## Exit codes",
         "",
@@ -123,15 +124,14 @@ def command_line() -> str:
         "",
         "## JSON documents",
         "",
-        "| schema | printed with `-o json` by |",
-        "|---|---|",
-        *printed,
+        _DOCUMENTS,
+        f"Schemas: {printed}.",
     ]
     with click.Context(campaign, info_name="campaign") as ctx:
         verbs = list(documented(ctx))
         count = Counter(option for verb in verbs for option in _documented_options(verb))
         common = [option for option, commands in count.most_common() if commands >= _COMMON]
-        lines += ["", "## Common options", "", "Several commands have these; `campaign COMMAND --help` lists all.", ""]
+        lines += ["", "## Common options", "", "`campaign COMMAND --help` shows which of these a command has.", ""]
         lines += common
         for verb in verbs:
             lines += ["", *_section(verb, common)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def list_campaigns(place: PlaceOptions, as_json: bool) -> None:
     """List the campaigns of the store.
 
-    Shows owner, device-hours, last activity and runs by state, the most recently active campaign first.
+    Shows owner, device-hours, last activity and runs by state.
 
     Examples:
       campaign list --store postgresql://me@db/campaigns
@@ -60,9 +60,8 @@ def echo_overview(store: Store, as_json: bool) -> None:
 def rm(name: str, yes: bool, place: PlaceOptions) -> None:
     """Remove a campaign.
 
-    Lists its files, asks, and deletes them and its records in the store. Copies of code, other files, links and
-    mounts stay. The campaign must be settled, or its folder deleted and no job left. If it is interrupted, the same
-    command finishes it.
+    Lists its files, asks, and deletes them and its records in the store. Copies of code, other files, links and mounts
+    stay. The campaign must be settled, or its folder deleted and no job left. If interrupted, run it again.
 
     Examples:
       campaign rm sweep --yes
@@ -94,10 +93,10 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> None:
 @console.yes_option
 @console.store_options
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
-    """Delete files that no result needs, of a campaign or of all.
+    """Delete checkpoints that no result needs, of a campaign or of all.
 
-    Lists and, after confirmation, deletes checkpoints of the built-in trainer: of settled runs those beyond
-    train.keep_checkpoints, and half-written checkpoints once they are an hour old.
+    Lists, asks, and deletes checkpoints of the built-in trainer: of settled runs beyond train.keep_checkpoints, and
+    half-written checkpoints after an hour.
 
     Examples:
       campaign gc sweep --yes
@@ -135,12 +134,11 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
 def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> None:
     """Let a group read a campaign.
 
-    The group reads the folders of runs, now and later, and a SQLite store with everything in it; neither job files nor,
-    without --checkpoints, checkpoints. Refuses if other files lie in `dir`: this campaign needs a `dir` of its own.
+    The group reads the folders of runs and a whole SQLite store, but neither job files nor, without --checkpoints,
+    checkpoints. `dir` may hold no other files.
 
     Examples:
       campaign share sweep --group vision
-      campaign share sweep --stop
     """
     from dscampaign.orchestrator.campaign.selection import open_campaign
     from dscampaign.orchestrator.campaign.sharing import share as share_with
@@ -211,9 +209,8 @@ def prune(
 ) -> None:
     """Thin the metrics of runs that ended long ago, of a campaign or of all.
 
-    Keeps one step in N of each run, and one sample in N of each GPU, beside what figures need. If it is interrupted,
-    the same command finishes it. SQLite reuses the space; `VACUUM` returns it to the disk, while the store is not in
-    use.
+    Keeps a step in N of each run, a sample in N of each GPU, and all that figures need. If interrupted, run it again.
+    SQLite reuses the space; `VACUUM` returns it to the disk, while nothing uses the store.
 
     Examples:
       campaign db prune sweep --keep-every 10 --dry-run

@@ -289,7 +289,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script for your shell.
 
-    It completes commands, options, campaigns and runs.
+    Completes commands, options, campaigns and runs.
 
     Examples:
       bash   echo 'eval "$(campaign completion bash)"' >> ~/.bashrc

@@ -36,8 +36,7 @@ def export(
 ) -> None:
     """Export a campaign's results as CSV, JSON or Parquet.
 
-    Each step appears once, of the newest attempt that ran it. The default format is that of the file's name, or CSV. In
-    Parquet, times are UTC timestamps.
+    Each step appears once, of the newest attempt that ran it. The default format follows the file's name, else CSV.
 
     Examples:
       campaign export sweep --output steps.csv
@@ -103,8 +102,8 @@ def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
 def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> None:
     """Write the spec of one longer run of the recommended condition.
 
-    It is the campaign's spec without comments, matrix, repeats and search, with the settings of that condition and a
-    new name. Without a proven recommendation, name a condition.
+    The spec has the settings of that condition, a new name, and neither matrix, repeats nor search. Without a proven
+    recommendation, name a condition.
 
     Examples:
       campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml
@@ -158,8 +157,7 @@ def weights(
 ) -> None:
     """Write a run's weights in the format of Transformers.
 
-    OUT becomes a folder that `from_pretrained` loads, complete or absent, with the checkpoint's held-out loss. Needs
-    the training stack on this machine, but no GPU.
+    OUT becomes a folder for `from_pretrained`. Needs the training stack on this machine, but no GPU.
 
     Examples:
       campaign weights sweep zero_stage-3 ./best --best

@@ -33,9 +33,8 @@ Tool = Callable[..., dict[str, Any]]
 def mcp(allow_writes: bool, place: PlaceOptions) -> None:
     """Serve campaigns as tools to an agent, on standard input and output.
 
-    Offers plan, status, explain, compare and recommend by the Model Context Protocol, which change nothing. Each
-    returns the document that the command of its name prints with -o json. With --allow-writes, submit and retry leave
-    further retries to a job, or on this host to a process.
+    Offers plan, status, explain, compare and recommend by the Model Context Protocol. Each returns the document of its
+    command. With --allow-writes, submit and retry leave further retries to a job, or on this host to a process.
 
     Examples:
       campaign mcp --store postgresql://me@db/campaigns --allow-writes

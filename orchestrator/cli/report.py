@@ -37,8 +37,7 @@ def report(
 ) -> None:
     """Write a report of the results, with tables and figures.
 
-    report.html opens offline; the folder also holds Markdown, JSON, CSV and SVG. With --watch, each file is replaced
-    whole. Metrics are as recent as the reconciler's last pass.
+    report.html opens offline; the folder also holds Markdown, JSON, CSV and SVG.
 
     Examples:
       campaign report sweep --output results --baseline zero_stage-0
@@ -89,7 +88,7 @@ def recommend(name: str | None, baseline: str | None, by: str | None, place: Pla
     """Recommend a configuration: a sentence, and all conditions, best first.
 
     Conditions that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
-    axis changes the loss; --by sets another objective.
+    axis changes the loss.
 
     Examples:
       campaign recommend sweep --by loss
@@ -114,16 +113,15 @@ def recommend(name: str | None, baseline: str | None, by: str | None, place: Pla
 def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. CAMPAIGN/NAME is a
-    condition or run of another campaign. Of two campaigns, compares the conditions with the same parameters. If A and B
-    are parts of titles, such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
+    A condition is a run with its repeats, named after the first; that run alone is NAME-r0. CAMPAIGN/NAME is in another
+    campaign. Of two campaigns, compares the conditions with the same parameters. If A and B are parts of titles
+    ("deepspeed 0.19.8"), compares all conditions that differ only in these.
 
-    With --fail-if, a limit fails if the whole interval is above it (exit code 1), and passes if none of the interval is
-    (0). Otherwise the repeats do not decide (4).
+    With --fail-if, a limit fails if the whole interval is above it (exit code 1), passes if no part is (0), else the
+    repeats do not decide (4).
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2
-      campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
       campaign compare sweep-before sweep-after --fail-if slower=3%,loss=0.01
     """
     with needs_the_extra():

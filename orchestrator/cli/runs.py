@@ -42,9 +42,8 @@ def submit(
     """Submit the runs of a spec that are not in the store yet.
 
     Shows the plan, asks for confirmation if it is large, and submits new runs: submitting again is safe. A finished run
-    of the built-in trainer continues from its last checkpoint if the spec has more steps and its learning rate is
-    constant. A small job then retries what fails, for all campaigns of the store, if its node can open the store:
-    nothing has to stay open.
+    continues if the spec has more steps and a constant learning rate. A small job then retries failed runs, if its node
+    can open the store.
 
     Examples:
       campaign submit campaign.yaml --yes --watch
@@ -100,14 +99,13 @@ def reconcile(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
+    """Drive campaigns to completion.
 
     Records the ends of jobs, retries failed runs and resumes interrupted runs. Stop and restart it at any time. Exit
-    code 0: every run completed or was cancelled. 1: settled, but some runs failed or are held. 8: not settled.
+    code 0: all runs completed or were cancelled. 1: settled, but runs failed or are held. 8: not settled.
 
     Examples:
       campaign reconcile sweep --watch
-      */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
     from dscampaign.orchestrator.api.passes import Detaching
     from dscampaign.orchestrator.campaign.selection import open_campaign
@@ -138,11 +136,10 @@ def reconcile(
 def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
-    RUN may be a pattern. Cancelled runs keep their metrics; `campaign retry` resumes them.
+    Cancelled runs keep their metrics; `campaign retry` resumes them.
 
     Examples:
       campaign cancel sweep 'zero_stage-3*' --state queued
-      campaign cancel sweep --all
     """
     from dscampaign.orchestrator.campaign import desired
     from dscampaign.orchestrator.campaign.documents import status_document
@@ -176,9 +173,8 @@ def retry(
 ) -> int:
     """Retry failed, held or cancelled runs.
 
-    Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    failed and held runs. RUN may be a pattern. Runs that completed early need RUN or an option, runs that are no
-    longer in the spec RUN.
+    Each resumes from its last checkpoint, with fresh retry budgets and its present script. Without RUN, retries failed
+    and held runs. Runs that completed early need RUN or an option, runs that left the spec need RUN.
 
     Examples:
       campaign retry sweep 'zero_stage-3*' --state cancelled

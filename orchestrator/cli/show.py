@@ -43,12 +43,11 @@ def status(
 ) -> int:
     """Show the status of a campaign, or of all campaigns.
 
-    Loss and speed are those of the last step that the reconciler has read, or final. If runs do not fit on the screen,
-    or all have ended, shows conditions (all repeats of a point) with medians, the worst first.
+    Loss and speed are of the last step that the reconciler has read, or final. If runs do not fit on the screen, or all
+    have ended, shows conditions with medians, the worst first.
 
     Examples:
       campaign status sweep --watch
-      campaign status sweep 'zero_stage-3*' --state queued,running
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from dscampaign.orchestrator.campaign.documents import status_document
@@ -85,8 +84,7 @@ def status(
 def top(name: str | None, place: PlaceOptions) -> None:
     """Watch campaigns and their runs on the whole terminal.
 
-    Shows curves of the loss, why runs wait, and the newest events. Only reads. Without a terminal, use `campaign status
-    --watch`.
+    Shows curves of the loss, why runs wait, and the newest events. Only reads.
 
     Examples:
       campaign top sweep
@@ -107,10 +105,10 @@ def top(name: str | None, place: PlaceOptions) -> None:
 @click.option("--export", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Write the page as files.")
 @console.store_options
 def serve(name: str | None, port: int, folder: Path | None, place: PlaceOptions) -> None:
-    """Serve a page of the campaigns that follows them, until Ctrl-C.
+    """Serve a live page of the campaigns, until Ctrl-C.
 
-    Shows runs, curves, explanations, configurations, logs and GPUs, and changes nothing. Only a browser on this machine
-    can open the link, and it is yours alone: it has a token. From a laptop, forward the port by ssh first.
+    Shows runs, curves, explanations, configurations, logs and GPUs, and changes nothing. Only you can open the link, on
+    this machine. From a laptop, forward the port by ssh first.
 
     Examples:
       campaign serve sweep --export ~/public_html/sweep
@@ -150,11 +148,10 @@ def serve(name: str | None, port: int, folder: Path | None, place: PlaceOptions)
 def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> None:
     """Explain the state of a run, or of a campaign.
 
-    Of a run: its configuration, and of each attempt the end, the log line that proves it, and what to do.
+    Shows the configuration of a run, and of each attempt the end, its proof, and the next action.
 
     Examples:
       campaign explain sweep zero_stage-3
-      campaign explain --config
     """
     from dscampaign.orchestrator.campaign import documents
     from dscampaign.orchestrator.campaign.selection import find_run, open_selection
@@ -236,8 +233,8 @@ def doctor(
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
-    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job checks a node: driver,
-    GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, and the database.
+    With SPEC, also checks that the cluster meets the spec. With --on-node, a job checks driver, GPUs and links, memory,
+    the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, and the database.
 
     Examples:
       campaign doctor campaign.yaml --on-node
@@ -266,9 +263,8 @@ def doctor(
 def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
-    PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt; all are of one job.
-    Prints the failure class, the line that proves it, and what to do next. Needs no spec and no store. Exit code 1:
-    nothing shows why it ended.
+    Each PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt. Prints the
+    failure class, its proof, and the next action. Needs no spec and no store. Exit code 1: nothing shows the cause.
 
     Examples:
       campaign diagnose slurm-4711.out

@@ -65,7 +65,7 @@ def warn_of_other_store(location: Location) -> None:
 def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> None:
     """Write a spec from a template, or from an sbatch script.
 
-    Never overwrites a file. Comments in a spec from an sbatch script account for each of its lines.
+    Never overwrites a file. Comments account for each line of an sbatch script.
 
     Examples:
       campaign init --from five-strategies --scale smoke
@@ -108,9 +108,9 @@ def _from_sbatch(script: Path, path: Path) -> None:
 @set_option
 @json_option
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
-    """Check a spec, every run that it expands to, and that its settings reach its command.
+    """Check a spec and all its runs.
 
-    Reports all wrong fields at once, or else all that contradict each other, each with its line; with --json as a list.
+    Reports all wrong or contradictory fields with their lines, and settings that do not reach the command.
 
     Examples:
       campaign validate campaign.yaml --set train.steps=10
@@ -138,7 +138,7 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 
 @verb
 def schema() -> None:
-    """Print the JSON schema of a spec, with which an editor completes, explains and checks its fields.
+    """Print the JSON schema of a spec, for editors.
 
     Examples:
       campaign schema > campaign.schema.json
@@ -160,8 +160,8 @@ def plan(
 ) -> None:
     """Show the effect of submitting a spec.
 
-    Changes nothing. Lists each run with its batches, parameters, and the memory of weights, gradients and optimizer
-    states on a GPU; of more than 60 runs a few. With RUN, shows its DeepSpeed configuration.
+    Changes nothing. Lists runs with batches, parameters, and the memory of weights, gradients and optimizer states on a
+    GPU. With RUN, shows its DeepSpeed configuration.
 
     Examples:
       campaign plan campaign.yaml zero_stage-2
@@ -201,7 +201,7 @@ def plan(
 def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str], place: PlaceOptions) -> None:
     """Write a batch script for a run.
 
-    The script needs neither the store nor the reconciler, and writes to a folder of its own.
+    The script needs neither store nor reconciler, and writes to its own folder.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch

@@ -64,15 +64,15 @@ AUTO: Final = "auto"  # the micro-batch that is searched for
 
 
 class DatasetConfig(SpecSection):
-    """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
+    """The text. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
 
     path: Name
-    """Name on the Hugging Face hub, or a local text, jsonl or parquet file, or a folder of them."""
+    """Name on the hub, a text, jsonl or parquet file, or a folder of them."""
     name: Name | None = None
     """Configuration of a hub data set (`wikitext-103-raw-v1`)."""
     split: Name | None = None
-    """Split to train on, or a slice of its records (`train[:20%]`); of a folder, the files whose path begins so.
-    Default: `train`; all files of a folder without `eval_split`."""
+    """Split to train on, a slice of its records (`train[:20%]`), or the beginning of paths in a folder. Default:
+    `train`; all files of a folder without `eval_split`."""
     text_field: str = "text"
     """Field that holds the text."""
     eval_path: Name | None = None
@@ -82,14 +82,13 @@ class DatasetConfig(SpecSection):
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
     """Share of the text, at its end, to hold out without eval_path and eval_split."""
     packing: bool = True
-    """`false` makes a sample of each record, or line of a text file, cut or [padded](training.md#padded-samples) to
-    seq_len."""
+    """`false` makes a [padded sample](training.md#padded-samples) of each record."""
     max_tokens: Positive | None = None
-    """Tokens to prepare, at most. A hub data set is then [streamed](training.md#data-sets), not downloaded."""
+    """Most tokens to prepare. A hub data set is then [streamed](training.md#data-sets)."""
 
 
 class TrainConfig(SpecSection):
-    """The experiment. The built-in training uses all fields; a `command` gets them as placeholders and variables."""
+    """The experiment. The built-in trainer uses all fields; a `command` gets them as placeholders and variables."""
 
     model: Annotated[str | dict[str, Any] | None, AfterValidator(name_of_input)] = None
     """A name (`gpt2`), a folder, or a configuration (`{model_type: gpt2, n_layer: 2}`)
@@ -105,55 +104,53 @@ class TrainConfig(SpecSection):
             json_schema_input_type=str | DatasetConfig | None,
         ),
     ] = None
-    """Text to train on: a hub name or path, or the fields of `train.dataset`."""
+    """Text to train on."""
     seq_len: Positive = 1024
     """Tokens per sample."""
     global_batch: Positive | None = None
     """Samples per optimizer step over all ranks ([batches](#batches))."""
     micro_batch: Positive | Literal["auto"] | None = None
-    """Samples per forward pass on a rank, or a group of ranks that share samples. Default: the largest divisor of its
-    share up to 8. `auto` searches for [the fastest](training.md#the-fastest-micro-batch)."""
+    """Samples per forward pass on a rank. Default: the largest divisor of its share up to 8. `auto` searches for [the
+    fastest](training.md#the-fastest-micro-batch)."""
     steps: Positive | None = None
     """Optimizer steps; or set epochs."""
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes over the text; or set steps."""
     precision: Precision = "bf16"
     """`fp32`, `tf32` (fp32 with matrix products rounded to 10 bits of mantissa), `bf16`, `fp16` with dynamic loss
-    scaling, or `fp8` ([linear layers in FP8](training.md#fp8), the rest in bf16)."""
+    scaling, or [`fp8`](training.md#fp8)."""
     strategy: Strategy | None = None
-    """One word for engine, zero_stage and offload ([the words](training.md#strategies))."""
+    """[Name](training.md#strategies) for engine, zero_stage and offload."""
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
-    """`deepspeed`; `ddp`, PyTorch's DistributedDataParallel; `fsdp2`, its `fully_shard`. Only deepspeed has a
-    zero_stage."""
+    """`deepspeed`; `ddp`, PyTorch's DistributedDataParallel; `fsdp2`, its `fully_shard`."""
     zero_stage: Annotated[Whole, Field(ge=0, le=3)] = 0
-    """0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
+    """1 shards optimizer states, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     """`optimizer` moves optimizer states to host memory (ZeRO 1 to 3), `full` the parameters too, `nvme` both to
     nvme_path (ZeRO 3)."""
     fsdp2_reduce: Literal["each", "last"] = "each"
-    """With fsdp2, reduce gradients after `each` micro-batch, or after the `last` of a step: less communication, but
-    whole fp32 gradients on every rank."""
+    """Reduce gradients after `each` micro-batch, or after the `last` of a step: less communication, but whole fp32
+    gradients on every rank."""
     nvme_path: Line | None = None
-    """Absolute path of a folder on a fast local disk of each node. Needs libaio."""
+    """Folder on a fast local disk of each node. Needs libaio."""
     lr: Real = Field(default=3e-4, gt=0)
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """Decay of the learning rate after warm-up: `constant`, `linear`, `cosine`."""
+    """Decay after warm-up: `constant`, `linear`, `cosine`."""
     schedule_steps: Positive | None = None
-    """Steps over which the learning rate decays. Default: `steps`. A run that is to go on later has those of the
-    longest."""
+    """Steps over which the learning rate decays. Default: `steps`. Set it if the run shall go on later."""
     warmup_steps: Count = 0
     """Steps of linear warm-up from 0."""
     min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
     """Final learning rate as a share of the peak."""
     weight_decay: Real = Field(default=0.1, ge=0)
-    """AdamW's weight decay."""
+    """Weight decay of AdamW."""
     beta1: Real = Field(default=0.9, ge=0, lt=1)
-    """AdamW's beta1."""
+    """Of AdamW."""
     beta2: Real = Field(default=0.95, ge=0, lt=1)
-    """AdamW's beta2."""
+    """Of AdamW."""
     eps: Real = Field(default=1e-8, gt=0)
-    """AdamW's epsilon."""
+    """Of AdamW."""
     grad_clip: Real = Field(default=1.0, ge=0)
     """Norm to clip gradients to; 0 disables clipping."""
     seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] = 42
@@ -163,14 +160,14 @@ class TrainConfig(SpecSection):
     checkpoint_every: Positive | None = None
     """Steps between checkpoints. Default: none; an interrupted run starts again."""
     keep_checkpoints: Positive = 2
-    """Number of newest checkpoints to keep."""
+    """Newest checkpoints to keep."""
     keep_best: bool = False
     """Also keep the checkpoint with the lowest held-out loss among evaluated steps: make eval_every and
-    checkpoint_every multiples. Runs still resume from the newest."""
+    checkpoint_every multiples."""
     eval_every: Positive | None = None
     """Steps between evaluations. Default: only at the end."""
     eval_batches: Positive | None = None
-    """Batches per evaluation, at most. Default: all held-out text."""
+    """Most batches per evaluation. Default: all held-out text."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     compile: bool = False
@@ -178,24 +175,23 @@ class TrainConfig(SpecSection):
     deepcompile: bool = False
     """Use DeepSpeed's compiler passes, on GPUs with ZeRO 1 to 3; implies `compile`."""
     deepspeed_patches: bool = True
-    """`false` trains with [DeepSpeed as installed](training.md#deepspeed-as-installed): the same losses, usually
-    slower. Built-in training only."""
+    """`false` trains with [DeepSpeed as installed](training.md#deepspeed-as-installed)."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """`auto` uses PyTorch's causal attention without a mask tensor if the model allows it, else `sdpa` or `eager`.
+    """`auto`: PyTorch's causal attention without a mask tensor if the model allows it, else `sdpa` or `eager`.
     `flash_attention_2` needs flash-attn."""
     fused_loss: bool = False
-    """Compute output layer and loss 8,192 tokens at a time, to save memory. For ZeRO 0 to 2 and models with nothing
-    after the output layer."""
+    """Compute output layer and loss 8,192 tokens at a time, to save memory. For ZeRO 0 to 2, and models that end with
+    the output layer."""
     sequence_parallel: Positive = 1
-    """Consecutive ranks that share each sample ([how](training.md#sequence-parallelism)). Built-in training only."""
+    """Ranks that [share each sample](training.md#sequence-parallelism)."""
     tensor_parallel: Positive = 1
-    """Consecutive ranks that share each layer ([how](training.md#tensor-parallelism)). Built-in training only."""
+    """Ranks that [share each layer](training.md#tensor-parallelism)."""
     log_every: Positive = 1
     """Steps between metric lines."""
     untimed_steps: Positive = WARM_UP_STEPS
-    """First steps of an attempt that count in no figure of speed, memory or power; at most half of its steps."""
+    """First steps of an attempt that count in no figure of speed, memory or power; at most half."""
     profile_at: Positive | None = None
-    """Profile three steps from this one ([profiling](training.md#measured-figures))."""
+    """First of three steps to [profile](training.md#measured-figures)."""
 
     @property
     def strategy_name(self) -> str | None:
@@ -229,11 +225,11 @@ class LocalConfig(SpecSection):
     parallel: Positive = 1
     """Runs at a time."""
     mem_per_process: MemorySize | None = None
-    """Address space of a rank on CPUs (`8G`); above it the run counts as out of GPU memory."""
+    """Address space of a rank on CPUs (`8G`); beyond it the run is out of GPU memory."""
     gpu_mem_per_process: MemorySize | None = None
-    """GPU memory of a rank of the built-in training (`40G`)."""
+    """GPU memory of a rank of the built-in trainer (`40G`)."""
     setup: Lines = ()
-    """Shell lines to run before the training. A line that fails ends the attempt."""
+    """Shell lines to run first. A line that fails ends the attempt."""
 
     def limit_mb(self, *, gpus: bool) -> int | None:
         """Return the MB that a rank may use of its GPU, or else of address space; None for no limit."""
@@ -245,9 +241,9 @@ class LimitsConfig(SpecSection):
     """Limits of the whole campaign, retries included."""
 
     gpu_hours: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
-    """GPU-hours after which no attempt starts; waiting runs are held. Default: no limit."""
+    """GPU-hours after which no attempt starts; waiting runs are held."""
     running: Positive | None = None
-    """Queued and running attempts, at most. Default: no limit."""
+    """Most queued and running attempts."""
 
 
 class RunConfig(SpecSection):
@@ -258,34 +254,30 @@ class RunConfig(SpecSection):
     slurm: SlurmConfig = SlurmConfig()
     """Resources of an attempt."""
     local: LocalConfig = LocalConfig()
-    """How runs share this machine."""
+    """Sharing of this machine."""
     train: TrainConfig = TrainConfig()
     """The experiment."""
     ranks_per_node: Positive | None = None
-    """Processes per node. Default: its number of GPUs, or 1; with `launcher: python` 1. Built-in training allows one
-    per GPU."""
+    """Processes per node. Default: its number of GPUs, or 1; with `launcher: python` 1."""
     launcher: Launcher | None = None
-    """[Program that starts the ranks](own-scripts.md#launchers) of a `command`: `deepspeed`, `torchrun`, `accelerate`,
-    `srun` or `python`. Default: the one in `command`, or deepspeed."""
+    """[Launcher](own-scripts.md#launchers) of a `command`: `deepspeed`, `torchrun`, `accelerate`, `srun` or `python`.
+    Default: as in `command`, or deepspeed."""
     launcher_options: tuple[Word, ...] = ()
-    """Options of the launcher (`[--mixed_precision, bf16]`). Default: those in `command`."""
+    """Its options (`[--mixed_precision, bf16]`). Default: as in `command`."""
     command: tuple[Word, ...] | None = None
-    """[Your own script](own-scripts.md) and its arguments: `train.py --depth {depth}`, `-m package.module`, `torchrun
-    train.py`. Braces hold [placeholders](own-scripts.md#placeholders); `--local_rank={local_rank}` is for scripts that
-    do not read LOCAL_RANK."""
+    """[Your own script](own-scripts.md) with [placeholders](own-scripts.md#placeholders): `train.py --depth {depth}`,
+    `-m package.module`, `torchrun train.py`; `--local_rank={local_rank}` if it does not read LOCAL_RANK."""
     code: Literal["copy", "live"] = "copy"
-    """`copy`: every attempt runs from [a copy of the code](cluster.md#code). `live`: an attempt runs the files as they
-    are."""
+    """`copy`: attempts run from [a copy of the code](cluster.md#code). `live`: from the files as they are."""
     python: Name | None = None
-    """Python that runs the training, or the folder of its environment; an axis of them [compares
-    versions](is-it-slower.md). Default: the Python that `setup` chooses, else the one that runs this program; in a
-    container, `python3`."""
+    """Python that runs the training, or the folder of its environment; as an axis it [compares
+    versions](is-it-slower.md). Default: the Python of `setup`, else of this program; in a container, `python3`."""
     container: ContainerConfig | None = None
     """Image in which the training runs."""
     env: dict[Variable, EnvText] = Field(default={})
-    """Environment variables of the training. The store keeps them: no secrets here."""
+    """Environment variables; no secrets: the store keeps them."""
     deepspeed: DeepSpeedSection = Field(default={})
-    """DeepSpeed configuration, merged over the one from `train`."""
+    """DeepSpeed's own fields, merged over the configuration from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often to retry a run."""
     prune: PruneConfig = PruneConfig()
@@ -293,11 +285,9 @@ class RunConfig(SpecSection):
     telemetry_s: Real = Field(default=1.0, ge=0)
     """Seconds between samples of GPUs; 0 disables sampling."""
     metrics: Metrics = Field(default={})
-    """Regular expressions for the metrics that an [unchanged script](own-scripts.md#an-unchanged-script) prints, and
-    for `step`."""
+    """Regular expressions for metrics of an [unchanged script](own-scripts.md#an-unchanged-script), and for `step`."""
     forward: Forward = ForwardConfig()
-    """Tools to [forward metrics to](tools.md#forwarding): `wandb`, `tensorboard`, `mlflow`; a list, or a mapping with
-    options."""
+    """[Other tools](tools.md#forwarding) that get the metrics: `wandb`, `tensorboard`, `mlflow`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -335,13 +325,13 @@ class RunConfig(SpecSection):
 
 
 class StageConfig(SpecSection):
-    """A script that follows each completed run, as a job of its own."""
+    """A [script](own-scripts.md#follow-ups) that follows each completed run, as its own job."""
 
     command: Annotated[tuple[Word, ...], BeforeValidator(words_of, json_schema_input_type=str | tuple[str, ...])]
-    """The script and its arguments. `{checkpoint}` is the newest checkpoint of the run, or its folder if it has none;
-    `{run}` its name; all [placeholders](own-scripts.md#placeholders) of the run have its values."""
+    """The script with the run's [placeholders](own-scripts.md#placeholders), and `{checkpoint}`: the newest checkpoint
+    of the run, else its folder."""
     ranks_per_node: Positive = 1
-    """Processes per node, each started by `python` unless `command` names a launcher."""
+    """Processes per node. `python` starts them unless `command` names a launcher."""
     slurm: dict[str, Any] = Field(default={})
     """Fields of `slurm` that differ from the run's: `{gpus_per_node: 1, time: 10}`."""
 
@@ -354,42 +344,41 @@ class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of its variations."""
 
     name: Annotated[str, Field(pattern=NAME)]
-    """Letters, digits, `.`, `_` and `-`, at most 64; not a name in `dir` such as `data`."""
+    """At most 64 letters, digits, `.`, `_` and `-`; not a name in `dir` (`data`)."""
     dir: Line = "./campaign"
     """Shared folder for checkpoints, logs and data."""
     workdir: Name | None = None
-    """Folder in which `setup` and the training start. Default: the spec's folder."""
+    """Start folder of `setup` and training. Default: the spec's folder."""
     store: Line | None = None
-    """Database URL, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
+    """`postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
     matrix: dict[str, Any] = Field(default={})
     """[Axes](#the-matrix) with their values, `include`, `exclude`."""
     repeats: Positive = 1
     """Runs per point, each with its own seed."""
     objective: Objective | None = None
     """[Objective](results.md#objectives) of the recommendation: `speed`, `loss`, `memory`, `energy` or `time-to-loss`.
-    Default: speed, unless another condition learns better."""
+    Default: speed, unless an axis changes the loss."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None
-    """[Margin](results.md#conclusions) within which two held-out losses are equal. Default: 0.01 nats; of a
-    script's own loss 0.3 % of the baseline's."""
+    """[Margin](results.md#conclusions) within which losses are equal. Default: 0.01 nats; of a script's own loss 0.3 %
+    of the baseline's."""
     baseline: Annotated[
         dict[str, Scalar | None], AfterValidator(lambda axes: {key.rpartition(".")[2]: axes[key] for key in axes})
     ] = Field(default={})
-    """Axes and values of the condition to compare with, as `{zero_stage: 0}`
-    ([default](results.md#comparisons))."""
+    """Condition to compare with, as `{zero_stage: 0}` ([default](results.md#comparisons))."""
     search: SearchConfig | None = None
-    """[A search](search.md): trials with sampled parameters instead of a matrix."""
+    """[Search](search.md) instead of a matrix."""
     then: dict[Annotated[str, Field(pattern=STAGE_NAME)], StageConfig] = Field(default={})
-    """[Follow-ups](own-scripts.md#follow-ups) of each completed run, by name: `{eval: {command: ...}}`."""
+    """Follow-ups of each completed run, by name: `{eval: {command: ...}}`."""
     retention: RetentionConfig | None = None
-    """How `campaign db prune` thins old metrics."""
+    """Thinning of old metrics."""
     reconciler: ReconcilerConfig = ReconcilerConfig()
-    """The job that retries while you are away."""
+    """The job that retries."""
     notify: NotifyConfig | None = None
-    """[Messages](watching.md#messages) when the campaign ends or needs you."""
+    """Messages about the campaign."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000
-    """Runs in the matrix, at most."""
+    """Most runs in the matrix."""
 
     @field_validator("name")
     @classmethod

@@ -60,7 +60,7 @@ _Figure = Annotated[str, AfterValidator(_figure)]
 
 
 class HalvingConfig(SpecSection):
-    """Stop weak trials early (ASHA): a trial goes on as soon as it is among the best of its rung so far."""
+    """Stop weak trials early ([ASHA](search.md#halving))."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -69,7 +69,7 @@ class HalvingConfig(SpecSection):
     to: Positive
     """Steps of a whole trial."""
     factor: Annotated[Whole, Field(ge=2, le=16)] = 3
-    """Each rung has so many times the steps of the one before, and the best of so many trials reach it."""
+    """Each rung has n times the steps of the rung before, and the best of n trials reach it."""
 
     @model_validator(mode="after")
     def _grows(self) -> HalvingConfig:
@@ -87,7 +87,7 @@ class HalvingConfig(SpecSection):
 
 
 class ConfirmConfig(SpecSection):
-    """Train the best trials again with other seeds: the best of many is better by chance."""
+    """Train the best trials [again with other seeds](search.md#confirmation)."""
 
     top: Annotated[Whole, Field(ge=1, le=100)] = 3
     """Trials to train again."""
@@ -104,26 +104,26 @@ class SearchConfig(SpecSection):
     sampler: Literal["random", "tpe", "gp"] = "tpe"
     """[Optuna](https://optuna.org)'s sampler: `random`, `tpe`, or `gp` (Gaussian process; needs torch)."""
     trials: Annotated[Whole, Field(ge=1, le=10_000)] = 50
-    """Trials, at most."""
+    """Most trials."""
     parallel: Positive = 8
-    """Trials at a time, queued ones included."""
+    """Most queued and running trials."""
     objective: Annotated[
         tuple[_Figure, ...],
         Field(min_length=1),
         BeforeValidator(lambda v: (v,) if isinstance(v, str) else v, json_schema_input_type=str | tuple[str, ...]),
     ] = ("loss",)
-    """`loss`, `speed`, `memory`, `energy` or another figure of the data files; a list searches their Pareto front."""
+    """`loss`, `speed`, `memory`, `energy` or another [figure](search.md#objectives); a list searches their Pareto
+    front."""
     bounds: dict[_Figure, Annotated[Real, Field(gt=0)]] = Field(default={})
     """Limits of other figures: `{mem_reserved_gb: 70}`. Beyond them a trial is infeasible."""
     budget: Annotated[Real, Field(gt=0)] | None = None
-    """GPU-hours after which no trial is added or goes on; those that wait or run end. The confirmation comes on
-    top. Default: no limit."""
+    """GPU-hours after which no trial is added or goes on; queued and running trials finish. Confirmation is extra."""
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the sampler; trials themselves use `train.seed`."""
     halving: HalvingConfig | None = None
-    """Stop weak trials early. Default: all trials are whole."""
+    """Stop weak trials early."""
     confirm: ConfirmConfig = ConfirmConfig()
-    """Train the best again; recommendations count these runs only."""
+    """Train the best again."""
 
     @model_validator(mode="after")
     def _fits(self) -> SearchConfig:

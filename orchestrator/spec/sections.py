@@ -30,14 +30,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class RetryRule(SpecSection):
-    """The meaning of an error of your own training, before the built-in rules."""
+    """The meaning of an error of your own training; the first match counts."""
 
     match: Text
-    """Regular expression, searched in every rank's error and each line of the logs. A search that takes too long is
-    given up."""
+    """Regular expression, searched in every rank's error and each line of the logs. Slow searches are given up."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
     """`stop` fails the run; `retry` counts against crash; `exclude_node` retries on other nodes and counts against
-    infra; `smaller` retries with a smaller micro-batch."""
+    infra; `smaller` takes a smaller micro-batch."""
     hint: str = ""
     """Advice to show with the failure."""
 
@@ -62,30 +61,29 @@ class RetryConfig(SpecSection):
     host_oom: Count = 2
     """With more host memory, after it ran out."""
     backoff_s: Count = 30
-    """Seconds before the first retry; each further wait is twice as long."""
+    """Seconds before the first retry; doubled each time."""
     max_backoff_s: Count = 1800
-    """Seconds before a retry, at most."""
+    """Most seconds before a retry."""
     allow: tuple[ConfigChange, ...] = ()
     """Changes to try in turn if memory runs out at micro-batch 1: activation_checkpointing, offload_optimizer,
-    zero_stage (one higher each time). Tables mark changed runs."""
+    zero_stage (the next higher)."""
     exclude_h: Real = Field(default=24.0, ge=0)
     """Hours to exclude [a bad node](failures.md#bad-nodes); 0 excludes none."""
     hang_factor: Real = Field(default=20.0, ge=0)
-    """Multiple of the 99th percentile of step times after which a run without a step
-    [hangs](failures.md#hangs); 0 disables this."""
+    """Multiple of the 99th percentile of step times after which a run [hangs](failures.md#hangs); 0 disables this."""
     hang_min_s: Count = 600
-    """Seconds without a step, at least, before a run hangs."""
+    """Fewest seconds without a step before a run hangs."""
     rules: tuple[RetryRule, ...] = ()
-    """Errors of your own training; the first match counts."""
+    """Errors of your own training."""
 
 
 class PruneConfig(SpecSection):
     """When to end a run that cannot win. It fails as `pruned`; `campaign retry` resumes it."""
 
     step_time_s: Real | None = Field(default=None, gt=0)
-    """Longest median step time in seconds, over at least 20 steps after `train.untimed_steps`."""
+    """Longest median step time, over at least 20 steps after `train.untimed_steps`."""
     not_finite: bool = False
-    """End a run of your own script whose newest ten losses are not finite; the built-in training ends by itself."""
+    """End a run of your own script if its newest ten losses are not finite."""
 
 
 _METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,99}")
@@ -118,12 +116,12 @@ Metrics = Annotated[dict[str, Annotated[str, BeforeValidator(_pattern)]], AfterV
 
 
 class RetentionConfig(SpecSection):
-    """How `campaign db prune` [thins old metrics](results.md#thinning-old-metrics)."""
+    """[Thinning of old metrics](results.md#thinning-old-metrics) by `campaign db prune`."""
 
     keep_every: Annotated[Whole, Field(ge=2, le=1_000_000)]
-    """Keep one step, and one sample of each GPU, in so many."""
+    """Keep every n-th step, and every n-th sample of each GPU."""
     after_days: Annotated[Real, Field(ge=0, le=36_500)] = 30.0
-    """Days since the run's last attempt ended."""
+    """Days since the run ended."""
 
 
 def _address(text: str) -> str:
@@ -137,13 +135,12 @@ class NotifyConfig(SpecSection):
     """[Messages](watching.md#messages) about the campaign: each event once."""
 
     on: tuple[Literal["settled", "failed", "held", "budget"], ...] = ("settled", "failed", "held", "budget")
-    """`settled`: nothing is left to do; `failed`, `held`: the first run that failed or is held; `budget`:
-    `limits.gpu_hours` is used up."""
+    """`settled`: nothing is left to do; `failed`, `held`: the first run; `budget`: `limits.gpu_hours` is used up."""
     command: Line | None = None
     """Shell line that gets the message on standard input, and as JSON in `CAMPAIGN_MESSAGE`."""
     url: Annotated[str, AfterValidator(_address)] | None = None
-    """Place of an address of [apprise](https://appriseit.com/services/) (Slack, mail, Teams, ntfy, `json://host`):
-    `env:NAME` or `file:/path`. Needs the extra `notify`."""
+    """`env:NAME` or `file:/path` of an address for [apprise](https://appriseit.com/services/). Needs the extra
+    `notify`."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> NotifyConfig:
@@ -153,16 +150,16 @@ class NotifyConfig(SpecSection):
 
 
 class ReconcilerConfig(SpecSection):
-    """The job that [retries while you are away](watching.md#keeping-a-reconciler-running): one core, 2 GB."""
+    """The job that [retries](watching.md#keeping-a-reconciler-running): one core, 2 GB."""
 
     partition: Text | None = None
-    """Default: that of `slurm`, with its qos."""
+    """Default: as in `slurm`, with its qos."""
     account: Text | None = None
-    """Default: that of `slurm`."""
+    """Default: as in `slurm`."""
     qos: Text | None = None
-    """Default: that of `slurm`, unless partition is given."""
+    """Default: as in `slurm`, unless partition is given."""
     time: SlurmTime | None = None
-    """Time limit; before it a successor takes over. Default: a day, or the partition's limit."""
+    """Default: a day, or the partition's limit."""
 
     def options(self, slurm: SlurmConfig) -> dict[str, str]:
         """Return the options of sbatch."""
@@ -204,16 +201,16 @@ class ContainerConfig(SpecSection):
     """The [container](containers.md) in which a run's ranks start."""
 
     image: Name
-    """File (`.sqsh`, `.sif`), folder, or reference to a registry (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis,
+    """File (`.sqsh`, `.sif`), folder, or address in a registry (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis,
     `docker://...` with Apptainer)."""
     runtime: Literal["pyxis", "apptainer", "charliecloud"]
     """`pyxis` (Slurm's plugin for enroot), `apptainer` (or Singularity), `charliecloud`."""
     mounts: tuple[Annotated[Line, AfterValidator(_mount)], ...] = ()
     """Further folders: `/data`, `/host/data:/data`, or with `:ro` read-only."""
     workdir: Line | None = None
-    """Absolute path of the folder inside in which ranks start. Default: the spec's `workdir`."""
+    """Start folder inside. Default: the spec's `workdir`."""
     env: dict[Variable, EnvText] = Field(default={})
-    """Variables of the training in this image, over those in `env` and the image."""
+    """Variables that win over `env` and the image."""
     writable: bool = False
     """Let the training change files of the image; with pyxis and Apptainer for one attempt."""
 
@@ -236,7 +233,7 @@ TOOLS: Final = get_args(_Tool)
 
 
 class WandbConfig(SpecSection):
-    """Weights & Biases; `WANDB_API_KEY` or `wandb login` has the credentials."""
+    """Weights & Biases."""
 
     project: Text | None = None
     """Default: `WANDB_PROJECT`, or the campaign's name."""
@@ -254,8 +251,7 @@ class TensorBoardConfig(SpecSection):
     """TensorBoard: one folder per run."""
 
     dir: Text | None = None
-    """Absolute path that all nodes see; runs write to `<campaign>/<run>` in it. Default: `tensorboard/<run>` in the
-    campaign's folder."""
+    """Absolute path that all nodes see, for `<campaign>/<run>`. Default: the campaign's folder."""
 
     @field_validator("dir")
     @classmethod
@@ -266,10 +262,10 @@ class TensorBoardConfig(SpecSection):
 
 
 class MlflowConfig(SpecSection):
-    """MLflow; `MLFLOW_TRACKING_USERNAME` and the like have the credentials."""
+    """MLflow."""
 
     tracking_uri: Text | None = None
-    """URL of the server. Default: `MLFLOW_TRACKING_URI`; one is required."""
+    """URL of the server. Default: `MLFLOW_TRACKING_URI`."""
     experiment: Text | None = None
     """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
 
@@ -282,7 +278,7 @@ class MlflowConfig(SpecSection):
 
 
 class ForwardConfig(SpecSection):
-    """Tools that get each run's metrics while it trains."""
+    """[Tools](tools.md#forwarding) that get each run's metrics: a list, or a mapping with options."""
 
     wandb: WandbConfig | None = None
     """Weights & Biases."""

@@ -92,7 +92,7 @@ class SlurmConfig(SpecSection):
     model_config = ConfigDict(extra="allow")
 
     partition: Text | None = None
-    """Partition, or several with commas. Default: the cluster's."""
+    """Partition, or several with commas."""
     account: Text | None = None
     """Account to charge."""
     qos: Text | None = None
@@ -102,8 +102,7 @@ class SlurmConfig(SpecSection):
     gpus_per_node: Text = "8"
     """GPUs per node: a number, or `type:number` such as `h100:8`; `0` for CPUs."""
     gres: Text | None = None
-    """Generic resources, for clusters that request GPUs this way (`gpu:h100:8`); replaces gpus_per_node. Without GPUs
-    among them, set `gpus_per_node: 0`."""
+    """Generic resources (`gpu:h100:8`); replaces gpus_per_node. Without GPUs among them, set `gpus_per_node: 0`."""
     time: SlurmTime = "1:00:00"
     """Time limit of an attempt: minutes, `4:00:00`, or days-hours (`2-12`). A longer run resumes."""
     mem: MemorySize | None = None
@@ -119,17 +118,14 @@ class SlurmConfig(SpecSection):
     reservation: Text | None = None
     """Reservation to run in."""
     gpus_per_run: Whole | None = Field(default=None, ge=1)
-    """GPUs of a run if [runs share a node](cluster.md#side-by-side-on-one-node): the other fields ask for the node, and
-    each run gets an equal part of it."""
+    """GPUs of a run if [runs share a node](cluster.md#side-by-side-on-one-node)."""
     array_parallelism: Whole = Field(default=64, ge=1)
-    """Jobs of an array that run at a time, at most."""
+    """Most jobs of an array that run at a time."""
     runs_per_job: Annotated[Whole, Field(ge=1, le=MOST_RUNS)] | Literal["auto"] = 1
-    """[Runs of one job](cluster.md#several-runs-in-one-job), in turn: all conditions of a repeat if they fit, in an
-    order that rotates by repeat. `time` is then the job's. With `gpus_per_run` at least the runs that share a node.
-    `auto` takes as many as likely fit into `time`, as soon as like runs have shown how long they take."""
+    """[Runs of a job](cluster.md#several-runs-in-one-job), in turn, or `auto`; with `gpus_per_run` at least the runs
+    that share a node."""
     setup: Lines = ()
-    """[Shell lines](cluster.md#setup) to run before the training, such as `module load cuda`: a list or a block of
-    text."""
+    """[Shell lines](cluster.md#setup) to run first: a list or a block of text."""
     signal_delay_s: Whole = Field(default=120, ge=1)
     """Seconds before the time limit at which a run saves and exits."""
 
