@@ -8,24 +8,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from .errors import UserError
-
-_NAME_BYTES: Final = 255
-_PATH_BYTES: Final = 3000
-"""Of the 4096 bytes that Linux accepts, without the folder in front."""
 
 
 def expanded(text: str) -> Path:
     """The path, with the home folder for `~` and `~NAME`; unchanged if no user has that name."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
-
-
-def too_long(text: str) -> bool:
-    """Return whether no file can have the path: to ask the system for it would be an error."""
-    parts = [part.encode(errors="replace") for part in text.split("/")]
-    return max(map(len, parts)) > _NAME_BYTES or sum(len(part) + 1 for part in parts) > _PATH_BYTES
 
 
 def cache_folder() -> Path:

@@ -22,11 +22,6 @@ class Beside(StrEnum):
     CODE = "code"
 
 
-def is_reserved(name: str) -> bool:
-    """Return whether a campaign's name would collide with files beside it, or with a store's further files."""
-    return name in tuple(Beside) or name.startswith((f"{Beside.STORE}-", f"{Beside.STORE}."))
-
-
 MARKER: Final = "campaign.json"
 BY_HAND: Final = "by-hand"  # the folder in a campaign's for the runs that scripts of `campaign render` make
 RECONCILER: Final = ".reconciler"

@@ -31,7 +31,7 @@ from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .passes import Detaching, Obstacles, in_the_way, passes, until_settled
-from .submission import Proposal, large, read_submission
+from .submission import Proposal, large, located, read_spec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ class Campaign:
         """
         source = spec if isinstance(spec, Mapping) else Path(spec)
         sets = _texts(*([sets] if isinstance(sets, str) else sets))
-        submission, location = read_submission(source, sets, PlaceOptions(dir, store), _tell)
+        submission, location = located(read_spec(source, sets, _tell), source, sets, PlaceOptions(dir, store))
         return cls(submission.spec.name, location, submission)
 
     @classmethod

@@ -34,25 +34,25 @@ UNNAMED = Path("spec")
 _EXPONENT: Final = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
 
 
-def read_submission(
-    spec: Path | Mapping[str, Any], sets: Sequence[str], place: PlaceOptions, tell: Callable[[str], None]
-) -> tuple[Submission, Location]:
-    """Read, check and expand a spec, a file or its content, and find its campaign.
+def read_spec(spec: Path | Mapping[str, Any], sets: Sequence[str], tell: Callable[[str], None]) -> Submission:
+    """Read, check and expand a spec, a file or its content; `located` finds its campaign.
 
     `sets` replace values of the spec, as `train.steps=10`; `tell` gets a line for each remark, and for each check that
     takes a while. Raises SpecError with the errors of the spec, and UserError for a file that cannot be read.
     """
     path, source = (spec, read_text(spec)) if isinstance(spec, Path) else (UNNAMED, _text_of(spec))
-    check_options = OptionChecks(tell)
-    read, runs = runs_of_text(source, path, sets, local_gpus=local_gpus, check_options=check_options)
-    for remark in check_options.remarks:
-        tell(f"note: {remark}")
-    values = {"dir": read.dir if "dir" in read.model_fields_set else None, "store": read.store}
-    location = Location.of(place, values, (read.name,), path if isinstance(spec, Path) else None)
-    overridden(sets)
+    read, runs = runs_of_text(source, path, sets, local_gpus=local_gpus, check_options=OptionChecks(tell))
     text = written(load(source, str(path)).data)  # without comments: they may hold anything
     text = "".join([text, *(f"# --set {override}\n" for override in sets)])
-    return Submission(read, text, runs, location.settings.dir, path.absolute(), source), location
+    return Submission(read, text, runs, Path(read.dir), path.absolute(), source)
+
+
+def located(read: Submission, spec: object, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
+    """Find the campaign of a spec, from its file or content; raise UserError as `Location.of` does."""
+    values = {"dir": read.spec.dir if "dir" in read.spec.model_fields_set else None, "store": read.spec.store}
+    location = Location.of(place, values, (read.spec.name,), spec if isinstance(spec, Path) else None)
+    overridden(sets)
+    return replace(read, dir=location.settings.dir), location
 
 
 def _text_of(spec: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +39,15 @@ class Code:
     tree: CodeTree | None = None
     copy: CodeCopy | None = None
     why: str = ""  # the reason why nothing is copied, "" if the spec asks for it
+
+    @property
+    def note(self) -> str:
+        """A line on its files, files that are left out, or why it is used in place; "" for nothing."""
+        if self.why or not self.tree:
+            return f"code: used in place, not copied: {self.why}" if self.why else ""
+        kept = f"code: copy of {self.tree.root}, {count(len(self.tree.files), 'file')}, hash {self.hash}"
+        paths = [os.fsencode(path).decode(errors="replace") for path in self.tree.left_out]
+        return f"{kept}; left out: {some(paths, _PATHS)}" if paths else kept
 
 
 @dataclass
@@ -161,19 +170,6 @@ def _copy_file(root: Path, path: str, draft: Path) -> None:
         return
     shutil.copy2(source, target)
     target.chmod(0o500 if source.stat().st_mode & 0o100 else 0o400)
-
-
-def describe(codes: Iterable[Code]) -> list[str]:
-    """Return a line for each code: its files, files that are left out, or why it is used in place."""
-    lines = []
-    for code in codes:
-        if code.why:
-            lines.append(f"code: used in place, not copied: {code.why}")
-        elif code.tree:
-            kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
-            paths = [os.fsencode(path).decode(errors="replace") for path in code.tree.left_out]
-            lines.append(f"{kept}; left out: {some(paths, _PATHS)}" if paths else kept)
-    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
 
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6  # a larger file is data, not code

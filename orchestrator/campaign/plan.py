@@ -36,7 +36,7 @@ from dscampaign.orchestrator.spec.trials import CONFIRMS
 from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
-from .code_copies import Code, describe, has_code
+from .code_copies import Code, has_code
 from .desired import spec_diff
 from .diff import SpecDiff, as_kept, changes, unchanged
 from .gpu_hours import GpuHours, Jobs, ToRun, hours_of, jobs_of
@@ -168,7 +168,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     runs = sorted(counted("runs planned", items), key=lambda item: _place(item.run, order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
-    notes += [*describe(different), *_kept_code(submission, change, codes)]
+    of_code = dict.fromkeys(code.note for code in different)  # scripts in several folders of a work tree share its copy
+    notes += [*filter(None, of_code), *_kept_code(submission, change, codes)]
     noted = (*remarks(submission.spec), *_unseeded(submission.spec, different))
     if any(item.starts and item.config and item.config.slurm.runs_per_job == AUTO and not item.likely for item in runs):
         notes.append("`runs_per_job: auto` cannot join all runs in jobs: how long they take is not known yet")

@@ -55,13 +55,14 @@ def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, .
 
     Raises SpecError if the command has mistakes, as far as this machine has its files; UserError as `CodeCopies.of`.
     """
+    if not any(run.config.command for run in submission.runs):
+        return {}, ()
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
-    if any(run.config.command for run in submission.runs):
-        findings = [*_unused(submission, copies.seen), *_shared_folders(submission), *_missing(submission)]
-        if findings:
-            document = load(submission.source or submission.text, str(submission.spec_path))
-            raise SpecError([document.problem(finding) for finding in findings])
+    findings = [*_unused(submission, copies.seen), *_shared_folders(submission), *_missing(submission)]
+    if findings:
+        document = load(submission.source or submission.text, str(submission.spec_path))
+        raise SpecError([document.problem(finding) for finding in findings])
     return codes, copies.seen
 
 

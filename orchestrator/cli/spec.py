@@ -33,10 +33,10 @@ set_option: Final = click.option(
 
 
 def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
-    """Read a spec as `api.submission` does, and print its remarks."""
-    from dscampaign.orchestrator.api.submission import read_submission as read
+    """Read a spec as `api.submission` does, find its campaign, and print its remarks."""
+    from dscampaign.orchestrator.api.submission import located, read_spec
 
-    return read(path, sets, place, echo_err)
+    return located(read_spec(path, sets, echo_err), path, sets, place)
 
 
 def warn_of_other_store(location: Location) -> None:
@@ -115,18 +115,20 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     Examples:
       campaign validate campaign.yaml --set train.steps=10
     """
+    from dscampaign.orchestrator.api.submission import located, read_spec
     from dscampaign.orchestrator.campaign.script_checks import checked_code
     from dscampaign.orchestrator.spec.validate import remarks
 
     try:
-        submission, _ = read_submission(spec, sets, PlaceOptions())
-        checked_code(submission)
+        read = read_spec(spec, sets, echo_err)
+        if any(run.config.command for run in read.runs):
+            checked_code(located(read, spec, sets, PlaceOptions())[0])
     except SpecError as error:
         if not as_json:
             raise
         echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
-    name, names, notes = submission.spec.name, [run.name for run in submission.runs], remarks(submission.spec)
+    name, names, notes = read.spec.name, [run.name for run in read.runs], remarks(read.spec)
     if as_json:
         echo_json({"campaign": name, "valid": True, "runs": names, "notes": notes})
     else:

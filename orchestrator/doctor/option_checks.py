@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -39,8 +39,7 @@ _Interpreter = tuple[str, tuple[tuple[str, str], ...]]
 class OptionChecks:
     """Checks `deepspeed` and `train.model` of all runs of a spec by a process per Python."""
 
-    tell: Callable[[str], None]  # reports that it takes a while
-    remarks: list[str] = field(default_factory=list)  # why something was not checked
+    tell: Callable[[str], None]  # reports that it takes a while, or why something is not checked
 
     def __call__(self, configs: Sequence[RunConfig]) -> list[list[Finding]]:
         """Return the findings of each run."""
@@ -126,13 +125,12 @@ class OptionChecks:
     def _remark(self, python: str, parts: Mapping[str, Any], reason: str) -> None:
         for library, section in (_PARTS[part] for part, texts in parts.items() if texts):
             then = f"{library} checks it when a run starts, and may ignore unknown keys"
-            self.remarks.append(f"`{section}` not checked: {python} {reason}; {then}")
+            self.tell(f"note: `{section}` not checked: {python} {reason}; {then}")
 
 
 def _interpreter(config: RunConfig) -> _Interpreter:
-    env = config.env
     python = None if config.container else config.python  # in an image there may be another version
-    return python or sys.executable, tuple((name, env[name]) for name in _ENVIRONMENT if name in env)
+    return python or sys.executable, tuple((name, config.env[name]) for name in _ENVIRONMENT if name in config.env)
 
 
 def _questions(config: RunConfig) -> Iterator[_Question]:

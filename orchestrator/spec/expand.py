@@ -152,10 +152,12 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         hint = "name axes of the matrix, each with one of its values"
         findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
     findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
-    if check_options and not findings:
-        wrong = check_options([config for config, *_ in configs.values()])
-        pairs = zip(configs.values(), wrong, strict=True)
-        placed = (_at_origin(finding, origins) for (_, origins, _), own in pairs for finding in own)
+    with_options = [
+        (c, origins) for c, origins, _ in configs.values() if c.deepspeed or isinstance(c.train.model, dict)
+    ]
+    if check_options and with_options and not findings:  # options that DeepSpeed or Transformers know
+        pairs = zip(with_options, check_options([config for config, _ in with_options]), strict=True)
+        placed = (_at_origin(finding, origins) for (_, origins), own in pairs for finding in own)
         findings = list(dict.fromkeys(placed))
     if findings:
         raise InvalidSpec(findings)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from dscampaign.jobs.shared.placeholders import text_of
-from dscampaign.orchestrator.user_files import too_long
 
 
 class Hint(ValueError):
@@ -34,42 +33,23 @@ Count = Annotated[Whole, Field(ge=0, le=MAX_WHOLE)]
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
 
-TOO_LONG: Final = "is longer than the name of a file can be"
-
 Scalar = str | int | float | bool
 """A YAML value without structure."""
 
 
-def one_line(value: Any) -> Any:
-    """Let a value through that cannot end a line of a job script; raise Hint."""
-    if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise Hint("contains a line break or another control character", "write it on a single line")
-    return value
+ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
+NOT_EMPTY: Final = r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$"
 
-
-Line = Annotated[str, AfterValidator(one_line)]
+Line = Annotated[str, Field(pattern=ONE_LINE)]
 """A line of text that is never a number, for example a path."""
 
-
-def name_of_input(value: Any) -> Any:
-    """Let a name of a file or on the hub through, for which only the node looks; raise Hint."""
-    if not isinstance(one_line(value), str):
-        return value
-    if not value.strip():
-        raise Hint("is empty", "write a name, or leave the field out")
-    if too_long(value):
-        raise Hint(TOO_LONG, "write less")
-    return value
-
-
-Name = Annotated[str, AfterValidator(name_of_input)]
+Name = Annotated[str, Field(pattern=NOT_EMPTY)]
 """The name of an input: a file, a folder, or something on the hub."""
-
 
 Text = Annotated[
     str,
+    Field(pattern=ONE_LINE),
     BeforeValidator(lambda value: str(value) if type(value) is int else value, json_schema_input_type=str | int),
-    AfterValidator(one_line),
 ]
 """A line of text; a bare number counts as text."""
 
@@ -92,10 +72,6 @@ Lines = Annotated[tuple[Text, ...], BeforeValidator(_as_lines, json_schema_input
 """Lines of a shell: a list, or a block of text."""
 
 
-def _as_env_text(value: Any) -> Any:
-    return text_of(value) if isinstance(value, int | float) else value
-
-
 def _variable(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
@@ -108,7 +84,12 @@ Variable = Annotated[str, AfterValidator(_variable)]
 """The name of an environment variable."""
 
 EnvText = Annotated[
-    str, BeforeValidator(_as_env_text, json_schema_input_type=str | float | bool), AfterValidator(one_line)
+    str,
+    Field(pattern=ONE_LINE),
+    BeforeValidator(
+        lambda value: text_of(value) if isinstance(value, int | float) else value,
+        json_schema_input_type=str | float | bool,
+    ),
 ]
 """The value of an environment variable; numbers and true/false need no quotes."""
 

@@ -17,7 +17,7 @@ from dscampaign.orchestrator.user_files import expanded
 
 from .command_line import START, launch_line, words_of
 from .expand import CheckOptions, Run, expand
-from .field_types import Hint, name_of_input
+from .field_types import Hint
 from .follow_up import findings as stage_findings
 from .matrix import ENTRIES, axis_of, field_path, near_field
 from .model import Spec
@@ -219,14 +219,17 @@ class _Prepared:
             self.findings.append(
                 Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
             )
-        return self._input(new.text, path, place) if path in INPUTS else new.text
+        if path not in INPUTS or not new.text.strip():
+            return new.text
+        try:
+            return self._input(new.text, path, place)
+        except OSError as error:  # a name that no file can have
+            self.findings.append(Finding((place,), f"{error.strerror}: {new.text}", "write a shorter name"))
+            return value
 
     def _input(self, text: str, field: tuple[str, ...], place: FieldPath) -> str:
         """Return an absolute path for a file beside the spec; a name on the hub stays."""
-        try:
-            path = self.folder / (location := expanded(name_of_input(text)))
-        except Hint:
-            return text  # the model has the error
+        path = self.folder / (location := expanded(text))
         # A node of a cluster may have the file of an absolute path, though this machine does not.
         elsewhere = location.is_absolute() and not self.local and field != ("container", "image")
         if self.image and field == ("python",):

@@ -41,7 +41,6 @@ ENTRIES: Final = ("include", "exclude")
 _MAX_GRID: Final = 100_000
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40
-
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,
@@ -51,8 +50,6 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
 }
 _OPEN = frozenset({("deepspeed",), ("env",), ("train", "model"), ("train", "dataset")})
 _FIXED = frozenset({"name", "dir", "store", "matrix", "repeats", "max_runs", "executor"})
-
-
 _LATER: Final = frozenset({"run", OF_A_RANK})
 """Filled in once the run has its name, and by each rank."""
 _NEEDS: Final = {"micro_batch": ("global_batch", "micro_batch"), "accumulation": ("global_batch",)}
@@ -125,10 +122,10 @@ def points(
 def entries(matrix: Mapping[str, Any]) -> list[Point]:
     """Return each value of each axis, and each entry of `include`, as a point of its own."""
     usable, _ = _usable(matrix)
-    includes = usable.pop("include", {})
-    usable.pop("exclude", None)
-    values = [_choice(name, value, index) for name, own in usable.items() for index, value in own.items()]
-    return [*values, *(_linked(entry, ("matrix", "include", index)) for index, entry in includes.items())]
+    axes = ((name, values) for name, values in usable.items() if name not in ENTRIES)
+    values = [_choice(name, value, index) for name, own in axes for index, value in own.items()]
+    includes = usable.get("include", {}).items()
+    return [*values, *(_linked(entry, ("matrix", "include", index)) for index, entry in includes)]
 
 
 @cache
@@ -145,8 +142,8 @@ def axis_of(path: Path, matrix: Any) -> str | None:
     """Return the axis whose values all set a field, so that no other value of it would count."""
     axes = _usable(matrix)[0] if isinstance(matrix, dict) else {}
     for name in axes.keys() - {*ENTRIES}:
-        chosen = [_choice(name, value, 0) for value in axes[name].values()]
-        if chosen and all(any(s.path == path for s in point.settings) for point in chosen):
+        chosen = [_choice(name, value, 0).settings for value in axes[name].values()]
+        if chosen and all(path in (setting.path for setting in settings) for settings in chosen):
             return name
     return None
 
@@ -249,11 +246,10 @@ def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath])
             yield Finding((key_place,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
             path = field_path(nearest(key, _fields()) or "")
+            places = (key_place, path) if path else (key_place,)
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
-            yield Finding(
-                (key_place, *([path] if path else [])), unknown, did_you_mean(key, _fields(), hint), at_key=True
-            )
+            yield Finding(places, unknown, did_you_mean(key, _fields(), hint), at_key=True)
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
@@ -304,9 +300,8 @@ def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
 def values_of(fields: Mapping[str, object], point: Point) -> dict[str, object]:
     """Return the values of all placeholders of a point but the run's name and those of an attempt."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
-    wholes = {
-        name: value for name, value in fields.items() if type(value) is int
-    }  # `1e3` is 1000, a repeat has its seed
+    # `1e3` is 1000, a repeat has its seed
+    wholes = {name: value for name, value in fields.items() if type(value) is int}
     values = {**fields, **own, **wholes}
     sizes = {key for s in point.settings if s.path == ("train", "micro_batch") for key in (s.key, short_name(s.key))}
     for name in sizes | _LATER:
@@ -323,8 +318,14 @@ class Texts:
         texts += [(("env", variable), text) for variable, text in config.env.items()]
         self._places = list(dict.fromkeys((name, place) for place, text in texts for name in names_in(text)))
         self.used = {short_name(name): place for name, place in reversed(self._places) if name != OF_A_RANK}
-        self._unclosed = unclosed(self._words)
-        self._needed = {short_name(n) for n in (*needed_in(self._words), *names_in("".join(config.env.values())))}
+
+    @cached_property
+    def _needed(self) -> set[str]:
+        return {short_name(n) for n in (*needed_in(self._words), *names_in("".join(self._config.env.values())))}
+
+    @cached_property
+    def _unclosed(self) -> str | None:
+        return unclosed(self._words)
 
     def filled(self, values: Mapping[str, object]) -> dict[str, Any]:
         """Return the fields of a configuration with these values; raise InvalidSpec without one."""
@@ -357,8 +358,8 @@ class Texts:
                 yield Finding((place, *hidden_by), f"{{{name}}} is not defined in some point", near)
             elif (needs := _NEEDS.get(name)) and not any(getattr(self._config.train, field) for field in needs):
                 yield Finding((place,), f"{{{name}}} has no value", f"set train.{' or train.'.join(needs)}")
-        if self._unclosed:
-            message = f"{self._unclosed} opens a bracket that does not close"
+        if word := self._unclosed:
+            message = f"{word} opens a bracket that does not close"
             yield Finding((("command",),), message, "write [--option {name}]")
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationI
 
 from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
-from dscampaign.jobs.shared.layout import is_reserved
+from dscampaign.jobs.shared.layout import Beside
 
 from .command_line import Launcher, taken_apart, words_of
 from .field_types import (
@@ -26,7 +26,6 @@ from .field_types import (
     Variable,
     Whole,
     Word,
-    name_of_input,
 )
 from .objective import Objective
 from .search_section import SearchConfig
@@ -90,7 +89,7 @@ class DatasetConfig(SpecSection):
 class TrainConfig(SpecSection):
     """The experiment. The built-in trainer uses all fields; a `command` gets them as placeholders and variables."""
 
-    model: Annotated[str | dict[str, Any] | None, AfterValidator(name_of_input)] = None
+    model: Name | dict[str, Any] | None = None
     """A name (`gpt2`), a folder, or a configuration (`{model_type: gpt2, n_layer: 2}`)
     ([models](training.md#models))."""
     pretrained: bool = False
@@ -383,7 +382,7 @@ class Spec(RunConfig):
     @field_validator("name")
     @classmethod
     def _collides_with_nothing(cls, value: str) -> str:
-        if is_reserved(value):
+        if value in tuple(Beside) or value.startswith((f"{Beside.STORE}-", f"{Beside.STORE}.")):
             free = f"{value.partition('.')[0]}-1"
             raise Hint(f"{value} is the name of something else in `dir`", f"choose another, such as {free}")
         return value

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted, nearest
 
+from .field_types import NOT_EMPTY, ONE_LINE
 from .matrix import field_path, fields_ending_in
 from .model import NAME, STAGE_NAME, Spec
 from .slurm_section import INSTEAD
@@ -25,6 +26,8 @@ _MESSAGES: Final = {
 _PATTERNS: Final = {
     NAME: "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
     STAGE_NAME: "expected lower-case letters, digits, _ (starting with a letter, at most 20)",
+    ONE_LINE: "expected a single line, without a line break or another control character",
+    NOT_EMPTY: "expected a name on a single line",
 }
 _EXPECTED: Final = "expected "
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})

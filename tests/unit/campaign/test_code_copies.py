@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CopyPaths, DamagedCopy
 from dscampaign.orchestrator.campaign import code_copies
-from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, describe
+from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.world_on_disk import make_world
@@ -65,7 +65,7 @@ def test_of_a_work_tree_code_is_copied_and_the_rest_linked(project: Project) -> 
     ]
     assert not (copy.folder / ".git").exists()
     assert not (copy.folder / "campaign").exists()
-    assert describe([code])[0].endswith("left out: .gitignore, data, notes.log, pkg/fast.so")
+    assert code.note.endswith("left out: .gitignore, data, notes.log, pkg/fast.so")
 
 
 def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_tree_that_is_too_large_is_used_in_place(project: Project, monkeypatch
     monkeypatch.setattr(code_copies, "TREE_LIMIT_FILES", 5)
     code = project.code()
     assert code.hash == LIVE
-    assert "used in place" in describe([code])[0]
+    assert "used in place" in code.note
 
 
 def test_links_stay_links_within_the_code_and_lead_out_of_it_otherwise(project: Project, tmp_path: Path) -> None:
