@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -84,6 +85,14 @@ def words(name: str) -> str:
 def last_part(path: str) -> str:
     """The last part of a path; of an environment's Python the name of the environment."""
     return PurePath(_IN_ENVIRONMENT.sub("", path)).name
+
+
+_AS_WRITTEN: Final = re.compile(r"\[?(?:[\w@%+=:,./-]|\{[\w.]+\})+\]?")
+
+
+def shell_line(command: Iterable[str]) -> str:
+    """A command as it is typed: its placeholders, and the brackets of its optional groups, need no quotes."""
+    return " ".join(word if _AS_WRITTEN.fullmatch(word) else shlex.quote(word) for word in command)
 
 
 def clock_time(seconds: float) -> str:

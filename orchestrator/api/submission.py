@@ -108,7 +108,7 @@ class Proposal:
         starting, hours = len(self.plan.starting), self.plan.hours or GpuHours()
         times = 1 + self.plan.later / max(1, starting)
         all_hours = GpuHours(hours.most * times, hours.likely and hours.likely * times)
-        return large(self._location.settings, starting + self.plan.later, all_hours)
+        return large(self._location.settings, starting + len(self.plan.following) + self.plan.later, all_hours)
 
     def record(self) -> tuple[Store, CampaignRow]:
         """Record its runs as desired, in a new store if there is none; a pass submits them."""

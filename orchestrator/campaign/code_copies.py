@@ -27,8 +27,6 @@ from dscampaign.orchestrator.executors.job_request import is_copy
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.spec.model import RunConfig
 
-_PATHS = 5  # paths that a line names
-
 
 @dataclass(frozen=True)
 class Code:
@@ -47,7 +45,7 @@ class Code:
             return f"code: used in place, not copied: {self.why}" if self.why else ""
         kept = f"code: copy of {self.tree.root}, {count(len(self.tree.files), 'file')}, hash {self.hash}"
         paths = [os.fsencode(path).decode(errors="replace") for path in self.tree.left_out]
-        return f"{kept}; left out: {some(paths, _PATHS)}" if paths else kept
+        return f"{kept}; left out: {some(paths, 5)}" if paths else kept
 
 
 @dataclass
@@ -97,19 +95,15 @@ class CodeCopies:
             if self.make:
                 manifest = _copy(tree, manifest, self.dir / Beside.CODE)
         except OSError as exc:
-            raise UserError(
-                f"the code in {folder} cannot be copied: {exc}", "set `code: live` to use it in place"
-            ) from exc
+            hint = "set `code: live` to use it in place"
+            raise UserError(f"the code in {folder} cannot be copied: {exc}", hint) from exc
         return Code(manifest.hash, tree, manifest)
 
 
 def _require_trust_in(tree: CodeTree) -> None:
     """Make sure that nobody else can write a file of the tree, which any other may import."""
-    places = {
-        tree.root,
-        *(tree.root / above for path in tree.files for above in (PurePath(path), *PurePath(path).parents)),
-    }
-    for place in sorted(places):
+    inside = (tree.root / above for path in tree.files for above in (PurePath(path), *PurePath(path).parents))
+    for place in sorted({tree.root, *inside}):
         _refuse(distrust(place) if place == tree.root or place.is_symlink() else planted(place))
 
 

@@ -173,9 +173,8 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
         runs = _chosen(conn, campaign, names)
         wanted = [run for run in runs if run.desired in WANTED and run.state is not RunState.COMPLETED]
         for some in in_pieces("runs marked", wanted):
-            bulk.change_runs(
-                conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
-            )
+            marks = {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
+            bulk.change_runs(conn, marks)
             events = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
             queries.add_events(conn, campaign.id, list(events))
     given_up = [run for run in wanted if run.state in (RunState.FAILED, RunState.SCREENED)]

@@ -26,7 +26,6 @@ _LONGER = (
     "A run continues for more steps only with a constant schedule, a checkpoint and no other change; "
     "`campaign promote` writes the spec of a longer run"
 )
-_SHOWN = 3  # changed fields that an error names
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
         return
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
     differing = _experiment_changes(first.config, run)
-    shown = f": {some(differing, _SHOWN)}" if differing else ""
+    shown = f": {some(differing, 3)}" if differing else ""
     same = "results under a name must come from a single experiment"
     message = f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}"
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""

@@ -102,15 +102,10 @@ def locate(place: PlaceOptions, words: Sequence[StrPath | None] = ()) -> Locatio
     spec: dict[str, str | None] = {}
     path: Path | None = None
     if names and names[0].endswith((".yaml", ".yml")) and Path(names[0]).is_file():
+        from dscampaign.orchestrator.spec.yaml_source import load, read_text
+
         path = Path(names[0])
-        spec = _peek(path)
+        data = load(read_text(path), str(path)).data  # it need not be valid: campaigns run on while it is edited
+        spec = {key: value if isinstance(value := data.get(key), str) else None for key in ("name", "dir", "store")}
         names = (spec.pop("name") or names[0], *names[1:])
     return Location.of(place, spec, names, path)
-
-
-def _peek(path: Path) -> dict[str, str | None]:
-    """Return name, dir and store of a spec that need not be valid: campaigns run on while their specs are edited."""
-    from dscampaign.orchestrator.spec.yaml_source import load, read_text
-
-    data = load(read_text(path), str(path)).data
-    return {key: value if isinstance(value := data.get(key), str) else None for key in ("name", "dir", "store")}

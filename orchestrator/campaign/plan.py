@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dscampaign.db import queries
 from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
-from dscampaign.db.states import UNSETTLED_RUN, RunState, shown_state
+from dscampaign.db.states import CANCELLING, RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.commands import counted, typed
@@ -31,6 +31,7 @@ from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.forecast import Forecast, read_history
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.follow_up import follow_up, name_of
 from dscampaign.orchestrator.spec.model import AUTO, RunConfig, Spec
 from dscampaign.orchestrator.spec.trials import CONFIRMS
 from dscampaign.orchestrator.spec.validate import remarks
@@ -102,7 +103,8 @@ class Plan:
 
     `trouble` is set if the executor could not be reached: resubmissions may be missing. `notes` name changed limits,
     the code of runs, and obstacles of all of them; `remarks` are on valid, but hardly intended fields of the spec;
-    `first_start_s` is when Slurm expects to start a job first, in epoch seconds.
+    `first_start_s` is when Slurm expects to start a job first, in epoch seconds. `following` are follow-ups, once the
+    runs of the plan have completed; `later` is how many runs a search may add beside them.
     """
 
     campaign: str
@@ -112,6 +114,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     first_start_s: float | None = None
+    following: tuple[Run, ...] = ()
     later: int = 0
 
     @property
@@ -132,8 +135,9 @@ class Plan:
 
     @cached_property
     def hours(self) -> GpuHours | None:
-        """The GPU-hours of the jobs, `likely` and at `most`; None without Slurm."""
-        return hours_of(self.jobs) if self.executor == "slurm" else None
+        """The GPU-hours of the jobs and of follow-ups, `likely` and at `most`; None without Slurm."""
+        after = jobs_of(ToRun(run, run.config) for run in self.following)
+        return hours_of([*self.jobs, *after]) if self.executor == "slurm" else None
 
     def count(self, *signs: Sign) -> int:
         """Return how many runs have these signs."""
@@ -158,14 +162,17 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = spec_diff(store, submission)
     codes, different = script_checks.checked_code(submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
-    order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = set[int]()
     if store and campaign:
         with store.read() as conn:
             early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
     items = list(_planned(change, submits, early))
     items = list(_with_history(store, campaign, change, items)) if store else items
-    runs = sorted(counted("runs planned", items), key=lambda item: _place(item.run, order))
+    order = {run.config_hash: index for index, run in enumerate(submission.runs)}
+    order |= {item.run.config_hash: item.run.ordinal for item in items if item.run and item.run.ordinal is not None}
+    last = CONFIRMS * 2  # follow-ups, and runs that the spec no longer names
+    own = counted("runs planned", items)
+    runs = sorted(own, key=lambda item: order.get(item.run.config_hash, last) if item.run else last)
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     of_code = dict.fromkeys(code.note for code in different)  # scripts in several folders of a work tree share its copy
@@ -175,23 +182,25 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         notes.append("`runs_per_job: auto` cannot join all runs in jobs: how long they take is not known yet")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
-    later = 0
+    following, later = tuple(_following(submission, runs)), 0
     if search := submission.spec.search:
         confirm, many = search.confirm, count(search.trials, "trial")
-        known = sum(item.run is not None and item.run.ordinal is not None for item in runs)
-        later = max(0, search.trials + confirm.top * confirm.repeats - known)
+        known = len(following) + sum(item.run is not None for item in runs)
+        later = max(0, search.trials + confirm.top * confirm.repeats * (1 + len(submission.stages)) - known)
         again = f"then the best {confirm.top} again, {count(confirm.repeats, 'run')} each"
         notes.append(f"search: at most {many}, {search.parallel} at a time; {again}")
     name, executor = submission.spec.name, submission.spec.executor
-    return Plan(name, executor, tuple(runs), trouble, tuple(notes), noted, later=later)
+    return Plan(name, executor, tuple(runs), trouble, tuple(notes), noted, following=following, later=later)
 
 
-def _place(run: Run | None, order: Mapping[str, int]) -> int:
-    """Return the place of a run in the plan; follow-ups, and runs that the spec no longer names, come last."""
-    last = CONFIRMS * 2
-    if run is None:
-        return last
-    return order.get(run.config_hash, last) if run.ordinal is None else run.ordinal
+def _following(submission: Submission, planned: Sequence[PlannedRun]) -> Iterator[Run]:
+    """Yield the follow-ups that are still to come; none follows a run that has ended without completing."""
+    names, ended = {item.name for item in planned}, {*RETRYABLE_RUN, RunState.PRUNED, CANCELLING}
+    full = (item.run for item in planned if item.run and item.run.stage is Stage.FULL and item.why not in ended)
+    for run in full:
+        for stage, section in submission.stages.items():
+            if name_of(run.name, stage, run.repeat) not in names:
+                yield follow_up(section, stage, run.name, run.config, run.params, run.repeat, run.config_hash, "")
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:

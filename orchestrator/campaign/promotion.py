@@ -19,7 +19,7 @@ from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.field_types import Scalar
 from dscampaign.orchestrator.spec.load import runs_of_text, settings_of, with_inputs_of
 from dscampaign.orchestrator.spec.matrix import Point, points
-from dscampaign.orchestrator.spec.model import TrainConfig
+from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.orchestrator.spec.search_section import SearchConfig
 from dscampaign.orchestrator.spec.trials import point_of
 from dscampaign.orchestrator.spec.yaml_source import load, written
@@ -38,8 +38,6 @@ _OVERRIDE: Final = re.compile(r"^# --set (.*)\n?", re.MULTILINE)
 _LONGEST_NAME: Final = 64
 _STAY: Final = frozenset({*TrainConfig.model_fields, "run", "repeat", "seed", "local_rank"})
 """Names in braces that a run without a matrix has a value for, too."""
-
-_MEANT: Final = ("train.steps", "train.epochs")
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,11 @@ def promote(campaign: CampaignRow, condition: str, row: RunRow, steps: int, out:
     head = f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n"
     text = head + written(data)
     _, (run,) = runs_of_text(text, out)
+    before = run_config(row)
+    length: dict[Keys, Any] = {("train", name): getattr(before.train, name) for name in ("steps", "epochs")}
+    _, (as_long,) = runs_of_text(written(_edited(data, length)), out)
     texts = tuple(f"{'.'.join(path)}: {text_of(value)}" for path, value in fixed.items())
-    return Promotion(name, text, run, texts, tuple(_notes(row, run)))
+    return Promotion(name, text, run, texts, tuple(_notes(row, before, run, as_long)))
 
 
 def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Sequence[Keys] = ()) -> dict[str, Any]:
@@ -124,8 +125,9 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
     return {path: value for path, value in filled_in.items() if value not in (words, env)}
 
 
-def _notes(row: RunRow, run: Run) -> Iterator[str]:
-    before, train = run_config(row), run.config.train
+def _notes(row: RunRow, before: RunConfig, run: Run, as_long: Run) -> Iterator[str]:
+    """Yield the effects of the number of steps, and the differences of a run `as_long` as that of the condition."""
+    train = run.config.train
     if before.command is None and train.schedule != "constant":
         was = before.train.steps or row.target_step
         instead = f" instead of {was:,}" if was else ""
@@ -134,5 +136,5 @@ def _notes(row: RunRow, run: Run) -> Iterator[str]:
             " run is no continuation of the shorter one"
         )
     fields = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
-    if other := [change for change in changes(fields, run.stored_config) if not change.startswith(_MEANT)]:
+    if other := changes(fields, as_long.stored_config):
         yield f"otherwise than in the condition: {', '.join(other)}"

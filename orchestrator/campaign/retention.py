@@ -117,7 +117,6 @@ def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
         release_lease(store, campaign, holder)
 
 
-_SHOWN: Final = 10  # jobs that a hint names
 _TOGETHER: Final = 20  # attempts of which one transaction deletes the measurements
 
 
@@ -174,7 +173,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     listing = list_jobs(make_executor(campaign, CampaignPaths(Path(campaign.dir), name)), active)
     views = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
     if left := [job.job_id for job in views if not job.terminal]:
-        hint = f"end {some(left, _SHOWN)}, then `{typed('rm', name)}`"
+        hint = f"end {some(left, 10)}, then `{typed('rm', name)}`"
         raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
     if not listing.complete or any(local_elsewhere(row) for row in active):
         raise Unreachable(f"it is unknown whether {name} has a job left", "try again, where it was submitted")
@@ -359,9 +358,8 @@ def thinnings(campaigns: Sequence[CampaignRow], keep_every: int | None, after_da
             wanted.append((campaign, Retention(int(every), float(days) * _DAY_S)))
     if not wanted:
         hint = "give --keep-every 10, or set `retention: {keep_every: 10}` in the spec and submit it again"
-        raise UserError(
-            f"no rule for the old metrics of {', '.join(row.name for row in campaigns) or 'this store'}", hint
-        )
+        names = ", ".join(row.name for row in campaigns) or "this store"
+        raise UserError(f"no rule for the old metrics of {names}", hint)
     return wanted
 
 

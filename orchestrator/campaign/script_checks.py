@@ -47,7 +47,6 @@ _PATH: Final = re.compile(rf".*/.*|{_FILE.pattern}|{_WRITTEN}|logs|runs|models?"
 _OPTION: Final = re.compile(rb"--deepspeed|add_config_arguments|HfArgumentParser|TrainingArguments")
 """The text of a script that has an option for a DeepSpeed configuration."""
 _CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-_NAMED: Final = 3
 
 
 def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, ...]]:
@@ -143,7 +142,7 @@ def _shared_folders(submission: Submission) -> Iterator[Finding]:
             kind, own = (
                 ("file", f"{{run_dir}}/{Path(value).name}") if is_file else ("folder", f"{value.rstrip('/')}/{{run}}")
             )
-            message = f"{option} {value} is the same {kind} for several runs: {some(names, _NAMED)}"
+            message = f"{option} {value} is the same {kind} for several runs: {some(names, 3)}"
             yield Finding((("command",),), message, f"write {own}" + ", or {checkpoint_dir}" * (not is_file))
 
 

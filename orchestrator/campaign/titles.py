@@ -41,8 +41,6 @@ _VALUES: Final[Mapping[tuple[str, str], str]] = {
 _LONGEST: Final = 24
 SEPARATOR: Final = " · "
 """Between the parts of a title."""
-_LISTED: Final = 8
-"""Matches that an error names."""
 _REPEAT: Final = re.compile(r"-r\d+\Z")
 _NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-9.])", re.IGNORECASE)
 
@@ -66,7 +64,7 @@ def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def numbered(name: str, title: str) -> str:
     """Return the name of a run of a search, which only numbers it, with its title."""
-    return f"{name}  {title.removesuffix(name).removesuffix(SEPARATOR)}".rstrip()
+    return f"{name}  {title.removesuffix(_REPEAT.sub('', name)).removesuffix(SEPARATOR)}".rstrip()
 
 
 class Candidate(NamedTuple):
@@ -112,7 +110,7 @@ def unambiguous(word: str, found: list[Candidate], *, several: bool) -> list[Can
     campaigns, conditions = {run.campaign for run in found}, {run.title for run in found}
     if len(campaigns) > 1 or (len(conditions) > 1 and not several):
         names = [f"{run.campaign} {run.name}" if len(campaigns) > 1 else run.name for run in found]
-        raise UserError(f"{word} may mean {count(len(found), 'run')}", f"one of: {some(names, _LISTED)}")
+        raise UserError(f"{word} may mean {count(len(found), 'run')}", f"one of: {some(names, 8)}")
     return found
 
 
@@ -163,9 +161,6 @@ def value_text(value: Any) -> str:
     return shorten_middle(last_part(text) or text, _LONGEST)
 
 
-_RUNS: Final = 3
-
-
 def codes_text(codes: Iterable[str | None]) -> str:
     """Return the codes of a run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
     shown = [code for code in codes if code]
@@ -178,5 +173,5 @@ def mixed_code(runs: Iterable[tuple[str, str]]) -> str:
     for name, code in runs:
         if code:
             names.setdefault(code, []).append(name)
-    shown = "; ".join(f"{code} ({some(by, _RUNS)})" for code, by in names.items())
+    shown = "; ".join(f"{code} ({some(by, 3)})" for code, by in names.items())
     return f"Not all runs ran the same code: {shown}." if len(names) > 1 else ""

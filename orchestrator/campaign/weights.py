@@ -36,7 +36,6 @@ _ENVIRONMENT: Final = {
     "CUDA_VISIBLE_DEVICES": "",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),  # else glibc keeps the memory of each weight that was read, up to all
 }
-_SHOWN: Final = 6  # steps that a hint names
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def choose(
     if step is not None:
         if checkpoint := next((checkpoint for checkpoint in complete if checkpoint.step == step), None):
             return checkpoint
-        steps = some([f"{checkpoint.step:,}" for checkpoint in complete], _SHOWN)
+        steps = some([f"{checkpoint.step:,}" for checkpoint in complete])
         hint = f"one of: {steps} (train.keep_checkpoints: {config.train.keep_checkpoints})"
         raise UserError(f"run {run} has no checkpoint of step {step:,}", hint)
     if not best:

@@ -136,9 +136,10 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
     gpu_count = len(gpus.devices)
     if gpu_count < required.gpus:
-        promised = "Slurm allocated {} GPUs" if required.config.executor == "slurm" else "{} GPUs requested"
+        number = f"{required.gpus} GPU{'s' * (required.gpus > 1)}"
+        promised = f"Slurm allocated {number}" if required.config.executor == "slurm" else f"{number} requested"
         reason = f" ({'; '.join(gpus.troubles)})" if gpus.troubles else ""
-        text = f"{promised.format(required.gpus)}, NVML sees {gpu_count or 'none'}{reason}"
+        text = f"{promised}, NVML sees {gpu_count or 'none'}{reason}"
         return at.problem("gpu.count", text, "`nvidia-smi` on the node; `exclude` it and notify the administrators")
     names = Counter(device.name for device in gpus.devices)
     text = ", ".join(f"{number} × {name}" for name, number in names.items())

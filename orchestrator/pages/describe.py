@@ -79,12 +79,8 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     }
     lines = _pairs(pairs, page)
     lines += _section("Failures", causes(status, page), page)
-    return "\n".join(
-        [
-            *lines,
-            *_section("Events", _events(facts.events, page, {run.run_id: run.name for run in facts.status.runs}), page),
-        ]
-    )
+    names = {run.run_id: run.name for run in status.runs}
+    return "\n".join([*lines, *_section("Events", _events(facts.events, page, names), page)])
 
 
 class RunText(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.campaign.titles import numbered, titles_of
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.groups import alike
-from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, short_number, some
+from dscampaign.orchestrator.formatting import clean, count, duration, near_time, rough, shell_line, short_number, some
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.prediction import HEADROOM
 from dscampaign.orchestrator.reconcile.forecast import Basis
@@ -36,7 +35,7 @@ _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
 _BASES: Final = {
-    Basis.REPEATS: "their repeats",
+    Basis.REPEATS: "like runs",  # repeats, or conditions that differ in a field that changes no speed
     Basis.EARLIER: "earlier campaigns",
     Basis.NEAREST: "the nearest conditions",
     None: "their time limit",
@@ -50,7 +49,7 @@ SHOWN_OF_MANY: Final = 20
 def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     """The plan with its summary; `everything`: a row for every run, however many there are."""
     few = everything or len(plan.runs) <= ROWS_AT_MOST
-    shown = plan.runs if few else sorted(plan.runs, key=_is_plain)[:SHOWN_OF_MANY]
+    shown = plan.runs if few else sorted(plan.runs, key=lambda item: not _is_special(item))[:SHOWN_OF_MANY]
     hidden = len(plan.runs) - len(shown)
     more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
@@ -75,28 +74,29 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _is_plain(item: PlannedRun) -> bool:
-    special = item.changes or item.needs.shortage or item.differing or item.sign in (Sign.RESUBMIT, Sign.CANCEL)
-    return not special
+def _is_special(item: PlannedRun) -> bool:
+    return bool(item.changes or item.needs.shortage or item.differing) or item.sign in (Sign.RESUBMIT, Sign.CANCEL)
 
 
 def summary(plan: Plan, page: Page) -> str:
     """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · at most 1,536 GPU-hours`, or how many are likely."""
     start = plan.count(Sign.CREATE, Sign.RESUBMIT)
     parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
+    parts += [f"{count(len(plan.following), 'follow-up')} later"] if plan.following else []
     if plan.hours is None and start:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         likely = [item.likely.seconds for item in plan.runs if item.starts and item.likely]
         parts += [f"on this machine, {most} at a time"]
-        known = len(likely) == start
+        known = len(likely) == start + len(plan.following)
         parts += [f"likely {duration(sum(likely) / min(most, start))}{_basis(plan)}"] if known else []
-    elif plan.hours and start:
+    elif plan.hours and (start or plan.following):
         jobs = sum(map(len, plan.jobs))
         parts += [count(jobs, "job")] if jobs < start else []
+        parts += [count(plan.arrays, "sbatch array")] if start else []
         hours = plan.hours.likely
         likely_text = "" if hours is None else f"likely {rough(hours)} GPU-hours{_basis(plan)}, "
         unit = " GPU-hours" if hours is None else ""
-        parts += [count(plan.arrays, "sbatch array"), f"{likely_text}at most {rough(plan.hours.most)}{unit}"]
+        parts += [f"{likely_text}at most {rough(plan.hours.most)}{unit}"]
     if plan.first_start_s and start:
         parts += [f"Slurm expects to start at {near_time(plan.first_start_s, time.time())}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
@@ -105,7 +105,8 @@ def summary(plan: Plan, page: Page) -> str:
 def _basis(plan: Plan) -> str:
     """` (by their repeats)`, ` (by earlier campaigns, their time limit)`, the most frequent first."""
     counts = Counter(item.likely and item.likely.basis for item in plan.runs if item.starts)
-    return f" (by {', '.join(_BASES[basis] for basis, _ in counts.most_common())})"
+    counts[None] += len(plan.following)
+    return f" (by {', '.join(_BASES[basis] for basis, _ in counts.most_common() if counts[basis])})"
 
 
 def _command(plan: Plan) -> list[str]:
@@ -118,7 +119,7 @@ def _command(plan: Plan) -> list[str]:
     words = [without_escapes(word) for word in filled]
     if (added := f"--local_rank={{{OF_A_RANK}}}") in words:  # as a launcher adds it
         words = [item.run.config.launcher or "deepspeed", *(word for word in words if word != added)]
-    return [f"{item.name} runs `{clean(shlex.join(words))}`"]
+    return [f"{item.name} runs `{clean(shell_line(words))}`"]
 
 
 def _sizes(item: PlannedRun) -> dict[str, int | None]:
@@ -141,12 +142,13 @@ def _ended_badly(plan: Plan) -> list[str]:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as one document for `--json`."""
-    own = ("campaign", "executor", "arrays", "first_start_s", "later")
+    own = ("campaign", "executor", "arrays", "first_start_s")
     return {
         **{name: getattr(plan, name) for name in own},
         "to_submit": plan.count(Sign.CREATE, Sign.RESUBMIT),
         "kept": plan.count(Sign.KEEP),
         "to_cancel": plan.count(Sign.CANCEL),
+        "later": len(plan.following) + plan.later,
         "jobs": sum(map(len, plan.jobs)),
         "gpu_hours": plan.hours and plan.hours.most,
         "likely_gpu_hours": plan.hours and plan.hours.likely,

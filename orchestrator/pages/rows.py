@@ -9,7 +9,7 @@ from dscampaign.db.records import RunStatus
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.orchestrator.campaign.activity import LOOKS, doing, why
 from dscampaign.orchestrator.campaign.status import CampaignOverview, CampaignStatus
-from dscampaign.orchestrator.formatting import duration, figure, short_number
+from dscampaign.orchestrator.formatting import duration, figure, rough, short_number
 
 from .text import PLAIN, Page, Style
 
@@ -102,7 +102,7 @@ OVERVIEW: Final[Mapping[str, Callable[[CampaignOverview], str]]] = {
     "campaign": lambda row: row.campaign.name,
     "by": lambda row: row.user,
     "runs": lambda row: f"{row.counts.total:,}",
-    "device-hours": lambda row: f"{row.device_hours:,.1f}",
+    "device-hours": lambda row: rough(row.device_hours),
     "last activity": lambda row: f"{duration(row.quiet_s)} ago",
     "states": lambda row: "being removed" if row.removed else counts_text(row.totals.shown, row.counts.early),
 }

@@ -1,4 +1,4 @@
-"""A search while its reconciler, its reconciler's job or a trial is killed: no trial is lost, none is trained twice."""
+"""A search while the job of its reconciler or a trial is killed: no trial is lost, none is trained twice."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import bulk, leases, queries
+from dscampaign.db import leases, queries
 from dscampaign.db.records import RunRow
 from dscampaign.db.states import AttemptState, RunState, Stage
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.reconcile import act, loop, search
+from dscampaign.orchestrator.reconcile import search
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
 from dscampaign.tests.integration.slurm.test_detached import Shell
 from dscampaign.tests.support.campaigns import Observed, observe, open_store
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
-from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, wait_until
-
-from . import processes
-from .processes import Boundary
-from .test_reconciler import SOON_S, jobs_of
-from .trial import SLURM, begin
 
 SCRIPT = """\
 import os, sys, time
@@ -49,46 +42,6 @@ SEARCH = {
     "halving": {"from": 2, "to": 6},
     "confirm": {"top": 1, "repeats": 1},
 }
-
-EFFECTS = [
-    Boundary(loop, "advance", after=False),
-    Boundary(bulk, "insert_runs", after=False),
-    Boundary(bulk, "insert_runs", after=True),
-    Boundary(search, "_write", after=True),
-    Boundary(SlurmExecutor, "submit", after=True),
-    Boundary(act, "record", after=True),
-    Boundary(search, "_figures", after=True),
-    Boundary(queries, "add_events", after=True),
-    Boundary(bulk, "change_runs", after=True, when=lambda _, changes: bool(changes)),
-    Boundary(search, "_write", after=True, when=lambda *args: any(run.ordinal for run in args[3].new)),
-    Boundary(bulk, "insert_runs", after=True, when=lambda *args: args[2] and args[2][0].stage is Stage.FULL),
-    Boundary(search, "_write", after=False, when=lambda *args: not args[3].open),
-]
-"""In the order of a search: each leaves behind what the next one needs."""
-
-
-@pytest.mark.nightly
-def test_kill_9_of_the_reconciler_in_a_search(
-    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SlurmExecutor, "intent_grace_s", SOON_S)
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    retry = {"backoff_s": 0, "crash": 20, "infra": 20}
-    trial = begin(tmp_path, [], slurm=SLURM, retry=retry, search=SEARCH, command=[str(script), "{rate}"])
-    url = f"sqlite:///{tmp_path}/campaign.db"
-    for effect in EFFECTS:
-        killed = processes.start(processes.reconcile, url, trial.campaign, partial(effect.install, signal.SIGKILL))
-        killed.join(CAMPAIGN_HANGS_S)
-        assert killed.exitcode == -signal.SIGKILL, f"it never came to {effect}"
-    done = trial.watch()
-    trials = _trained_once(done, 5)
-    assert {run.state for run in trials} <= {RunState.COMPLETED, RunState.PRUNED}
-    best = min((run for run in trials if run.target_step == 6), key=lambda run: run.params["rate"])
-    assert [run.name for run in done.runs.values() if run.stage is Stage.FULL] == [f"{best.name}-confirm"]
-    ran = {attempt.job_id for attempts in done.attempts.values() for attempt in attempts if attempt.job_id}
-    wait_until(lambda: jobs_of(slurm, trial) >= ran, "the accounting")
-    assert jobs_of(slurm, trial) == ran
 
 
 @pytest.mark.nightly

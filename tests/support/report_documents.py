@@ -57,10 +57,6 @@ TEMPLATES: Final = {
 }
 """By template, after which published document it is, and what its conditions differ in."""
 
-COMMON_FIELDS: Final = {
-    "parameters", "ranks", "global_batch", "tokens a step", "seq_len", "steps", "samples", "precision", "zero_stage",
-    "offload", "activation_checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
-}  # fmt: skip
 PER_WORKLOAD: Final = {
     "loss": {"loss (nats)", "optimizer steps"},
     "speed_memory": {"tokens/s", "memory of a GPU (GB)"},

@@ -366,7 +366,6 @@ def _nothing(rows: Sequence[Row]) -> str:
     without = {
         Why.UNFINISHED: "no condition is finished",
         Why.ENDED: "no condition completed",
-        Why.SCREENED: "all conditions were screened out",
     }
     against = without.get(*codes) or reasons_text(reasons, short=Why.NOT_MEASURED in codes)
     return f"Nothing can be recommended: {against}."

@@ -45,8 +45,6 @@ def infeasible(condition: Condition) -> Reason | None:
     """Return the reason that a condition cannot be relied on to run; None if it can."""
     if is_unfinished(condition):
         return Reason(Why.UNFINISHED)
-    if all(run.state is RunState.SCREENED for run in condition.runs):
-        return Reason(Why.SCREENED, detail=condition.runs[0].reason)
     failed = [run for run in condition.runs if not run.completed]
     if failed:
         kinds = tuple(dict.fromkeys(run.failures[-1].kind for run in failed if run.failures))

@@ -31,7 +31,6 @@ class Why(StrEnum):
         return member
 
     UNFINISHED = "unfinished", "not finished", "not finished"
-    SCREENED = "screened_out", "screened out: {detail}"
     ENDED = "ended", "{detail}"
     CHANGED = "changed_by_a_retry", "ran with {detail}; not compared"
     TIGHT = "memory_nearly_full", "takes {number} of the GPU's memory, above {detail}"

@@ -53,7 +53,7 @@ class WorkloadResults:
 class Results:
     """All data of a report; the runs are in the order of the matrix.
 
-    Screening runs and trials count only in the cost.
+    Trials and follow-ups count only in the cost.
     """
 
     campaign: CampaignRow

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Callable, Iterable
 
-from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, words
+from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, shell_line, words
 
 from .statistics import Estimate, LossTest, Standing
 
@@ -66,7 +65,7 @@ def field_text(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-        return shlex.join(value)  # a command, as one would type it
+        return shell_line(value)
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 

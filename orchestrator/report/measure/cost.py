@@ -32,7 +32,7 @@ class Cost:
         around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         queued_s: from submission to start, of all attempts; plain seconds.
         untimed, search: of such attempts, all time if step times are unknown; the search for the micro-batch.
-        screening: of a campaign, everything of the runs that screened its points, of trials and of follow-ups.
+        screening: of a campaign, everything of trials and of follow-ups.
     """
 
     lost: Mapping[str, float]

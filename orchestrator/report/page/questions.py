@@ -322,7 +322,7 @@ def _hours(results: Results) -> Section:
         ("warm-up and compiling", cost.warm_up),
         ("starting, evaluating, saving", cost.around),
         ("search for the micro-batch", cost.search),
-        ("screening, trials, follow-ups", cost.screening),
+        ("trials, follow-ups", cost.screening),
         ("step times unknown", cost.untimed),
         *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]

@@ -121,6 +121,12 @@ def test_notes_name_the_effects_of_the_number_of_steps(tmp_path: Path) -> None:
     assert "cosine schedule stretches over 5,000 steps instead of 100" in made.notes[0]
 
 
+def test_a_command_with_the_number_of_steps_is_no_other_difference(tmp_path: Path) -> None:
+    spec = "{name: c, executor: local, train: {steps: 9}, matrix: {rate: [1, 2]}, command: %s}"
+    made = promoted(tmp_path, spec % "'train.py --n {steps} --lr {rate}'", "rate-1")
+    assert (list(made.run.config.command or ())[1:], made.notes) == (["--n", "5000", "--lr", "1"], ())
+
+
 def test_a_condition_that_the_spec_has_no_longer_is_refused(tmp_path: Path) -> None:
     campaign, rows = submitted(tmp_path, SPEC)
     gone = rows["zero_stage-1_CASE-a"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.campaign.titles import candidates, matching, titles_of
+from dscampaign.orchestrator.campaign.titles import candidates, matching, numbered, titles_of
 from dscampaign.orchestrator.errors import UserError
 
 
@@ -57,6 +57,7 @@ def test_trials_are_named_by_their_parameters() -> None:
     assert titles_of(only) == {"trial-0003": "lr 3e-4 · ZeRO 2"}
     both = titles_of({**only, "trial-0003-confirm": trials["trial-0003"]})
     assert list(both.values()) == ["lr 3e-4 · ZeRO 2 · trial-0003", "lr 3e-4 · ZeRO 2 · trial-0003-confirm"]
+    assert numbered("trial-0003-confirm-r1", [*both.values()][1]) == "trial-0003-confirm-r1  lr 3e-4 · ZeRO 2"
 
 
 def test_a_label_stands_for_another_label() -> None:

@@ -22,7 +22,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.spec import read_submission
-from dscampaign.orchestrator.formatting import near_time
+from dscampaign.orchestrator.formatting import near_time, shell_line
 from dscampaign.orchestrator.pages.plan import plan_page
 from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
@@ -104,9 +104,32 @@ def test_repeats_come_first_then_the_nearest_condition(spec: Path, capsys: Outpu
     assert likely["size-1-r1"] == (200.0, "repeats")
     assert likely["size-2"] == likely["size-2-r1"] == (200.0, "nearest_conditions")
     assert likely["size-1"] == (None, None)  # it is kept
-    assert "(by the nearest conditions, their repeats)" in last
+    assert "(by the nearest conditions, like runs)" in last
     assert main(["plan", "sweep.yaml"]) == 0
     assert "3 min 20 s of 60 min" in capsys.readouterr().out
+    assert main(["status", "first"]) == 0
+    assert "1 completed · likely 10 min, one after another, once they start" in capsys.readouterr().out
+
+
+def test_follow_ups_of_runs_to_come_count(spec: Path, capsys: Output) -> None:
+    (spec.parent / "eval.py").write_text("")
+    spec.write_text(SPEC + 'then: {eval: {command: "eval.py {checkpoint}", slurm: {time: 30}}}\n')
+    last, document = planned(capsys)
+    assert last.endswith("· 4 follow-ups later · 2 jobs · 1 sbatch array · at most 12 GPU-hours")
+    assert (document["to_submit"], document["later"], document["gpu_hours"]) == (4, 4, 12.0)
+    with (store := complete(spec, "size-1", "size-1-r1")).write() as conn:
+        queries.update_run(conn, queries.runs(conn, 1)[-1].id, state=RunState.FAILED, desired="present")
+    store.close()
+    last, document = planned(capsys)
+    assert document["later"] == 3  # none follows a run that failed
+    assert "(by their time limit, the nearest conditions), at most 8" in last
+
+
+def test_a_command_is_shown_as_it_was_written(spec: Path, capsys: Output) -> None:
+    spec.write_text(SPEC.replace("{size}", "{size} --out {run_dir}/o [--resume {resume_from}] --name '{size} x'"))
+    assert main(["plan", "sweep.yaml"]) == 0
+    assert "train.py --size 1 --out {run_dir}/o --name '1 x'`" in capsys.readouterr().out
+    assert shell_line(["[--resume", "{resume_from}]", "{a b}"]) == "[--resume {resume_from}] '{a b}'"
 
 
 def test_an_experiment_that_the_spec_has_changed_says_nothing(spec: Path, capsys: Output) -> None:

@@ -56,6 +56,7 @@ def test_gpus_that_slurm_promises_and_the_driver_does_not_show() -> None:
     assert found.seen == "Slurm allocated 2 GPUs, NVML sees none (NVML Shared Library Not Found)"
     one = replace(GPUS, devices=(H100,), troubles=("GPU 1: GPU is lost",))
     assert verdicts(gpus=one)["gpu.count"].seen == "Slurm allocated 2 GPUs, NVML sees 1 (GPU 1: GPU is lost)"
+    assert "allocated 1 GPU, " in failed(replace(REQUIRED, gpus=1), gpus="lost")["gpu.count"].seen
 
 
 @pytest.mark.parametrize(

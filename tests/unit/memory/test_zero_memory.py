@@ -27,7 +27,6 @@ from dscampaign.tests.support import REPOSITORY
 Output = pytest.CaptureFixture[str]
 
 BILLION = 10**9
-LLAMA_7B = 6_738_415_616
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "full", "nvme")
 NAME = "meta-llama/Llama-2-7b-hf"
 
