@@ -327,7 +327,12 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
         },
         [
             lambda row, _, file=file: _ms([file], [row])[0]  # type: ignore[misc]
-            for file in ("engines-h200x2-llama-3b.json", "engines-h200-gpt2.json")
+            for file in (
+                "engines-h200x2-llama-3b.json",
+                "engines-h200x2-llama-3b-again.json",
+                "engines-h200-gpt2-gpu0.json",
+                "engines-h200-gpt2-gpu1.json",
+            )
         ],
     ),
     "train-zero-blocks": lambda: Table(
