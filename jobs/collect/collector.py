@@ -30,7 +30,8 @@ REPORTED, NONE = "reported", "none"
 """In place of the kind of a source in an event: the script reports metrics itself; there are none so far."""
 NO_METRICS: Final = (
     "no metrics in the first minute of output. Add to the script: from dscampaign import report, and after each step: "
-    r"report(step, loss=loss). Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}"
+    r"report(step, loss=loss). Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; "
+    "or train.steps, without which a count such as [1/24] is no step"
 )
 MAX_MESSAGE: Final = 500
 

@@ -54,9 +54,11 @@ _BEFORE_COUNT: Final = rf"^(?:[a-z]+:[\w.]+:)?|[|\]>━╸╺]|(?<!\w)-+|\]:|:\d
 """The begin of the line, of its part after a time or the name of a logger, or a term for training."""
 
 _STEP: Final = _counted("step")
+_LOCAL_GLOBAL: Final = _form(rf"\bstep\W+{_COUNT}\S* \(global\W+(?P<step>{_COUNT})\)")
 _ITERATION: Final = _counted("(?:iteration|iter|itr|it)")
 
 STEPS: Final = (
+    StepForm(_LOCAL_GLOBAL, "step 5 (global 295): loss 2.5", "loops of one's own", over_all=True),
     StepForm(_counted(rf"(?:{_OVER_ALL})s?"), "global_step: 295 | loss: 2.5", "NeMo, Lightning, LitGPT", over_all=True),
     StepForm(_form(rf"{_BEGIN}(?:step|iteration|iter)s?:? +{_BAR}"), "Steps: 30%|# | 295/1000 [loss=2.5]", "Diffusers"),
     StepForm(_STEP, "step 295/1000: loss tensor(2.5, device='cuda:0')", "nanoGPT, torchtitan, torchtune, OLMo"),
@@ -93,7 +95,7 @@ STEPS: Final = (
 """The first form that a line has gives its step; iterations beside steps may count micro-batches."""
 
 _OTHER_STEPS: Final = _form(
-    r"max(?:imum)?|total|num|warmup|micro|mini|sub|inner|accum(?:ulation)?|gradient|every|per|nan|skip(?:ped|ping)?"
+    r"max(?:imum)?|total|num|warmup|micro|mini|sub|inner|local|accum(?:ulation)?|gradient|every|per|nan|skip(?:ped|ping)?"
     r"|sav(?:e|ing)|log(?:ging)?|best|prev(?:ious)?|next|last|remaining|first|start(?:ing)?|resum(?:e|ing)|from|until|to"
     r"|target|final|end|val|valid(?:ation|ate|ating)?|eval(?:uation|uate|uating)?|test(?:ing)?|dev|env(?:ironment)?|rollout"
     r"|diffusion|denoising|time|data"
@@ -138,7 +140,7 @@ _HELD_OUT_WORDS: Final = frozenset({"val", "valid", "validation", "eval", "evalu
 _TRAINING_WORDS: Final = frozenset({"train", "training"})
 
 _OTHER_WORK: Final = _form(
-    r"\b(?:sanity|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
+    r"\b(?:sanity|finding|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
 """A count of these is no count of steps."""
 OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")

@@ -48,17 +48,13 @@ def gpu_names(nvml: Any, visible: Sequence[str]) -> list[str]:
     return list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
-def gpu_handle(nvml: Any, name: str) -> Any:
-    """Return the library's handle of a GPU by its name in CUDA_VISIBLE_DEVICES. Raises nvml.NVMLError."""
-    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
-
-
 def each_gpu(nvml: Any, names: Sequence[str], read: Callable[[int, str, Any], T]) -> tuple[list[T], list[str]]:
     """Return the result of a function of number, name and handle for each GPU that answers, and others' errors."""
     results, troubles = list[T](), list[str]()
     for number, name in enumerate(names):
         try:
-            results.append(read(number, name, gpu_handle(nvml, name)))
+            by_index, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
+            results.append(read(number, name, by_index(int(name)) if name.isdigit() else by_uuid(name)))
         except nvml.NVMLError as exc:
             troubles.append(f"GPU {name}: {exc}")
     return results, troubles
@@ -105,10 +101,9 @@ def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
 def _power(nvml: Any, handle: Any) -> Figures:
     fields = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
     pairs = zip(("power_w", "power_avg_w"), fields, strict=False)
-    known = (
-        (name, getattr(field.value, _VALUE_NAMES[field.valueType])) for name, field in pairs if not field.nvmlReturn
-    )
-    figures = {name: round(float(value) / 1e3, 1) for name, value in known}
+    known = {name: field for name, field in pairs if not field.nvmlReturn}
+    values = {name: getattr(field.value, _VALUE_NAMES[field.valueType]) for name, field in known.items()}
+    figures = {name: round(float(value) / 1e3, 1) for name, value in values.items()}
     return figures or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
 
 

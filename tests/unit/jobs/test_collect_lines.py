@@ -102,6 +102,7 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         f"step {'9' * 400}: loss 2.5",
         "total_steps: 1000 | loss 2.1",
         "micro_step=12 loss=2.1",
+        "local step 5: loss 2.1",
         "val_step: 5 loss: 2.1",
         f"{TITAN}validate step: 5  loss:  2.1",
         "valid | step 5 | loss 2.1",
@@ -146,6 +147,7 @@ OF_STEPS = (  # a run of 100 steps
     "Training loss (for one batch) at step 30: 2.5",
     "INFO:tensorflow:loss = 2.5, step = 30 (0.45 sec)",
     '{"_step": 30, "train/loss": 2.5}',
+    "local step 5 (global 30): loss 2.5",
     "| epoch 001:    31 / 1891 loss=2.5, nll_loss=2.4, num_updates=30, lr=8.9e-05, wall=882",  # fairseq
     '2026-01-01 | INFO | train_inner | {"epoch": 1, "update": 0.1, "loss": "2.5", "num_updates": "30"}',
     "{'loss': 2.5, 'epoch': 0.1, 'global_step/max_steps': '30/100', 'percentage': '30.00%'}",  # ms-swift
@@ -181,6 +183,7 @@ def test_a_line_of_step_30_is_read(tmp_path: Path, text: str, run_steps: int) ->
     [
         ("Epoch 3/10 train_loss: 2.5 val_loss: 3.5", 30),
         ("Evaluating: 100%|##| 10/10 [00:01<00:00, loss=2.5]", 10),
+        ("Finding best initial lr:  30%|###   | 3/10 [00:01<00:00, loss=2.5]", 10),  # Lightning
         ("Validation DataLoader 0:  30%|###   | 3/10 [00:01<00:00, loss=2.5]", 10),
         ("Epoch 3/10: 100%|###| 40/40 [00:01<00:00, val_loss=2.5]", 400),
         ("Evaluation at step 30:\n    loss: 2.5", 100),
