@@ -34,8 +34,6 @@ from .selection import Selection
 from .status import CampaignStatus, read_status, with_final_figures, with_queue
 from .titles import codes_text
 
-RECENT_EVENTS = 20
-
 
 @dataclass(frozen=True)
 class CampaignDetails:
@@ -44,6 +42,9 @@ class CampaignDetails:
     status: CampaignStatus
     store: str
     events: tuple[EventRow, ...]
+
+    def __repr__(self) -> str:
+        return f"<details of {self.status.sentence}>"
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,16 @@ class RunDetails:
     memory: dict[int, MemoryObservation]
     gpus: dict[int, AttemptGpus]
 
+    def __repr__(self) -> str:
+        state = ": ".join(filter(None, (self.now.shown, self.now.reason)))
+        return f"<details of {self.run.name} of {self.campaign.name}, {state}>"
+
 
 def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
     """Read the details of a campaign."""
     status = read_status(store, campaign)
     with store.read() as conn:
-        events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
+        events = queries.events(conn, campaign.id, limit=20)
     return CampaignDetails(status, store.url_without_password, tuple(events))
 
 

@@ -221,8 +221,6 @@ def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:
 
 
 SURE_S: Final = 3600.0  # age from which nobody is about to use a file that no row names
-_DAY_S: Final = 86_400.0
-_DEFAULT_DAYS: Final = 30.0
 
 
 # -- garbage -----------------------------------------------------------------------------------------------------------
@@ -353,9 +351,9 @@ def thinnings(campaigns: Sequence[CampaignRow], keep_every: int | None, after_da
     for campaign in campaigns:
         own = campaign.provenance.get("retention") or {}
         every = keep_every or own.get("keep_every")
-        days = after_days if after_days is not None else own.get("after_days", _DEFAULT_DAYS)
+        days = after_days if after_days is not None else own.get("after_days", 30.0)
         if every:
-            wanted.append((campaign, Retention(int(every), float(days) * _DAY_S)))
+            wanted.append((campaign, Retention(int(every), float(days) * 86_400)))
     if not wanted:
         hint = "give --keep-every 10, or set `retention: {keep_every: 10}` in the spec and submit it again"
         names = ", ".join(row.name for row in campaigns) or "this store"

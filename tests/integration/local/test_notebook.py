@@ -63,6 +63,8 @@ def test_a_campaign_is_read_without_its_spec(
     explained = campaign.explain("lr-0.1")
     assert isinstance(explained, RunDetails)
     assert explained.run.name == "lr-0.1"
+    assert repr(explained) == "<details of lr-0.1 of curves, completed>"
+    assert repr(campaign.explain()).startswith("<details of curves: ")
     with pytest.raises(UserError, match="without its spec"):
         campaign.plan()
     other = {"name": "other", "command": "a.py {b}", "matrix": {"b": np.array([1, 2])}}
