@@ -224,6 +224,8 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if value is None or value in ({}, ()) or isinstance(value, BaseModel):
         return ""
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`"
     text = str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
     return f"`{text}`"
 

@@ -96,10 +96,10 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> None:
     """Delete checkpoints that no result needs, of a campaign or of all.
 
     Lists, asks, and deletes checkpoints of the built-in trainer: of settled runs beyond train.keep_checkpoints, and
-    half-written checkpoints after an hour.
+    half-written after an hour.
 
     Examples:
-      campaign gc sweep --yes
+      campaign gc sweep
     """
     from dscampaign.orchestrator.campaign.retention import GarbageKind, collect, find_garbage
     from dscampaign.orchestrator.campaign.selection import campaigns_of
@@ -181,7 +181,7 @@ def upgrade(place: PlaceOptions) -> None:
     the older version first; jobs may keep running.
 
     Examples:
-      campaign db upgrade --store postgresql://me@db/campaigns
+      campaign db upgrade
     """
     from dscampaign.db.store import Store
     from dscampaign.db.upgrade import upgrade as apply

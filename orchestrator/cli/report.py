@@ -117,8 +117,8 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
     campaign. Of two campaigns, compares the conditions with the same parameters. If A and B are parts of titles
     ("deepspeed 0.19.8"), compares all conditions that differ only in these.
 
-    With --fail-if, a limit fails if the whole interval is above it (exit code 1), passes if no part is (0), else the
-    repeats do not decide (4).
+    With --fail-if, a limit fails if the whole interval is above it (exit code 1), passes if no part is (0), else is
+    undecided (4).
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2

@@ -41,9 +41,8 @@ def submit(
 ) -> int:
     """Submit the runs of a spec that are not in the store yet.
 
-    Shows the plan, asks for confirmation if it is large, and submits new runs: submitting again is safe. A finished run
-    continues if the spec has more steps and a constant learning rate. A small job then retries failed runs, if its node
-    can open the store.
+    Shows the plan, asks if it is large, and submits new runs: submitting again is safe. A finished run continues if the
+    spec has more steps and a constant learning rate. A small job then retries failed runs.
 
     Examples:
       campaign submit campaign.yaml --yes --watch

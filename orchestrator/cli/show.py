@@ -44,7 +44,7 @@ def status(
     """Show the status of a campaign, or of all campaigns.
 
     Loss and speed are of the last step that the reconciler has read, or final. If runs do not fit on the screen, or all
-    have ended, shows conditions with medians, the worst first.
+    have ended, shows conditions, the worst first.
 
     Examples:
       campaign status sweep --watch
@@ -107,8 +107,8 @@ def top(name: str | None, place: PlaceOptions) -> None:
 def serve(name: str | None, port: int, folder: Path | None, place: PlaceOptions) -> None:
     """Serve a live page of the campaigns, until Ctrl-C.
 
-    Shows runs, curves, explanations, configurations, logs and GPUs, and changes nothing. Only you can open the link, on
-    this machine. From a laptop, forward the port by ssh first.
+    Shows runs, curves, explanations, logs and GPUs, and changes nothing. Only you can open the link, on this machine;
+    from a laptop, forward the port by ssh.
 
     Examples:
       campaign serve sweep --export ~/public_html/sweep
@@ -233,8 +233,8 @@ def doctor(
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
-    With SPEC, also checks that the cluster meets the spec. With --on-node, a job checks driver, GPUs and links, memory,
-    the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, and the database.
+    With --on-node, a job checks driver, GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its
+    operators, an all-reduce, and the database.
 
     Examples:
       campaign doctor campaign.yaml --on-node
@@ -263,8 +263,8 @@ def doctor(
 def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
-    Each PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt. Prints the
-    failure class, its proof, and the next action. Needs no spec and no store. Exit code 1: nothing shows the cause.
+    Each PATH is a log, a folder of logs, or the folder of an attempt. Prints the failure class, its proof, and the next
+    action. Exit code 1: nothing shows the cause.
 
     Examples:
       campaign diagnose slurm-4711.out

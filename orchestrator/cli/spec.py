@@ -113,7 +113,7 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     Reports all wrong or contradictory fields with their lines, and settings that do not reach the command.
 
     Examples:
-      campaign validate campaign.yaml --set train.steps=10
+      campaign validate campaign.yaml
     """
     from dscampaign.orchestrator.api.submission import located, read_spec
     from dscampaign.orchestrator.campaign.script_checks import checked_code

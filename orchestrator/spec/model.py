@@ -79,7 +79,7 @@ class DatasetConfig(SpecSection):
     eval_split: Name | None = None
     """Held-out split."""
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
-    """Share of the text, at its end, to hold out without eval_path and eval_split."""
+    """Share of the text, at its end, to hold out otherwise."""
     packing: bool = True
     """`false` makes a [padded sample](training.md#padded-samples) of each record."""
     max_tokens: Positive | None = None
@@ -87,7 +87,7 @@ class DatasetConfig(SpecSection):
 
 
 class TrainConfig(SpecSection):
-    """The experiment. The built-in trainer uses all fields; a `command` gets them as placeholders and variables."""
+    """The experiment; a `command` gets its fields as placeholders and variables."""
 
     model: Name | dict[str, Any] | None = None
     """A name (`gpt2`), a folder, or a configuration (`{model_type: gpt2, n_layer: 2}`)
@@ -137,7 +137,7 @@ class TrainConfig(SpecSection):
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """Decay after warm-up: `constant`, `linear`, `cosine`."""
     schedule_steps: Positive | None = None
-    """Steps over which the learning rate decays. Default: `steps`. Set it if the run shall go on later."""
+    """Steps over which the learning rate decays. Default: `steps`."""
     warmup_steps: Count = 0
     """Steps of linear warm-up from 0."""
     min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
@@ -153,7 +153,7 @@ class TrainConfig(SpecSection):
     grad_clip: Real = Field(default=1.0, ge=0)
     """Norm to clip gradients to; 0 disables clipping."""
     seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] = 42
-    """Seed of initial weights and sample order; repeat r uses seed + r."""
+    """Seed of weights and sample order; repeat r uses seed + r."""
     dropout: Real = Field(default=0.0, ge=0, lt=1)
     """Dropout of the model."""
     checkpoint_every: Positive | None = None
@@ -168,7 +168,7 @@ class TrainConfig(SpecSection):
     eval_batches: Positive | None = None
     """Most batches per evaluation. Default: all held-out text."""
     activation_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third slower."""
+    """Recompute activations: less memory, about a third slower."""
     compile: bool = False
     """Use torch.compile."""
     deepcompile: bool = False
@@ -179,8 +179,8 @@ class TrainConfig(SpecSection):
     """`auto`: PyTorch's causal attention without a mask tensor if the model allows it, else `sdpa` or `eager`.
     `flash_attention_2` needs flash-attn."""
     fused_loss: bool = False
-    """Compute output layer and loss 8,192 tokens at a time, to save memory. For ZeRO 0 to 2, and models that end with
-    the output layer."""
+    """Compute output layer and loss in pieces, to save memory. For ZeRO 0 to 2, and models that end with the output
+    layer."""
     sequence_parallel: Positive = 1
     """Ranks that [share each sample](training.md#sequence-parallelism)."""
     tensor_parallel: Positive = 1

@@ -33,7 +33,7 @@ class RetryRule(SpecSection):
     """The meaning of an error of your own training; the first match counts."""
 
     match: Text
-    """Regular expression, searched in every rank's error and each line of the logs. Slow searches are given up."""
+    """Regular expression for errors of ranks and lines of logs. Slow searches are given up."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
     """`stop` fails the run; `retry` counts against crash; `exclude_node` retries on other nodes and counts against
     infra; `smaller` takes a smaller micro-batch."""
