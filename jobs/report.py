@@ -227,11 +227,6 @@ def _rank() -> int:
     return int(next(filter(None, map(os.environ.get, names)), 0))
 
 
-def _open_spool() -> Optional[_Spool]:
-    path = os.environ.get("CAMPAIGN_METRICS_FILE")
-    return _Spool(path) if path and _rank() == 0 else None
-
-
 def _open_record() -> Optional[_Record]:
     folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
     try:
@@ -251,6 +246,7 @@ _PLAIN = (int, float)
 _LIMITS = {"mem_reserved": ("GB", 1e4), "mem_allocated": ("GB", 1e4), "step_time": ("seconds", None)}
 _began_s = time.monotonic() - _age_s()
 _refused: Set[str] = set()
-_spool = _open_spool()
+_metrics_file = os.environ.get("CAMPAIGN_METRICS_FILE")
+_spool = _Spool(_metrics_file) if _metrics_file and _rank() == 0 else None
 _record = _open_record()
 _stop = _watch_for_stop()

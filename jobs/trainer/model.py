@@ -77,19 +77,16 @@ class NextTokenLoss(nn.Module):
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
-        positions = self._positions(inputs_BS)
+        positions = {}
+        if self.first_position is not None:
+            last = self.first_position + inputs_BS.shape[1]
+            positions["position_ids"] = torch.arange(self.first_position, last, device=inputs_BS.device)[None]
         if self.fused:
             hidden_BSW = self.model.base_model(input_ids=inputs_BS, use_cache=False, **positions)[0]
             weight_VW = self.model.get_output_embeddings().weight
             return linear_cross_entropy(hidden_BSW.flatten(0, 1), weight_VW, targets_BS.flatten(), self.vocab_size)
         logits_BSV = self.model(input_ids=inputs_BS, use_cache=False, **positions).logits
         return self._plain_loss(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
-
-    def _positions(self, inputs_BS: Tensor) -> dict[str, Tensor]:
-        if self.first_position is None:
-            return {}
-        past_last = self.first_position + inputs_BS.shape[1]
-        return {"position_ids": torch.arange(self.first_position, past_last, device=inputs_BS.device)[None]}
 
 
 def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:

@@ -85,33 +85,37 @@ def _causes(errors: Any, config: Any, own: Any, error: Any, place: tuple[Any, ..
 def _ignored(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the given keys that DeepSpeed ignores silently: its source does not contain them.
 
-    Only keys of the configuration and of its sections: below them, users may choose names.
+    Only keys of the configuration and of its sections, since below them users may choose names; and parameters of the
+    optimizer and of the schedule.
     """
     import deepspeed
+    import torch
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    names = _names_in(Path(deepspeed.__file__).parent)
-    sections = [((), own), *(((name,), section) for name, section in own.items() if _is_dict(section))]
+    package, optimizers = Path(deepspeed.__file__).parent, Path(torch.optim.__file__).parent
+    names = _names_in(package, r"[\"']([A-Za-z]\w*)[\"']|^    (\w+) ?:")  # quoted names, and fields of classes
+    parameters = names.union(*(_names_in(folder, r"\b([A-Za-z]\w*)(=|: \w)") for folder in (package, optimizers)))
+    places = [(), *((name,) for name in own), ("optimizer", "params"), ("scheduler", "params")]
     findings = []
-    for place, section in sections:
-        for key in section.keys() & set(_at(config, place) or ()):
+    for place in places:
+        section, known = _at(own, place), parameters if place[1:] else names
+        for key in section.keys() & set(_at(config, place) or ()) if _is_dict(section) else ():
             misplaced = not place and key in DeepSpeedZeroConfig.model_fields
-            if key in names and not misplaced:
+            if key in known and not misplaced:
                 continue
-            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(names), 1, NEAR)
+            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(known), 1, NEAR)
             hint = f'did you mean "{near[0]}"?' if near else ""
-            if misplaced:
-                hint = f"move it to deepspeed.zero_optimization.{key}"
+            hint = f"move it to deepspeed.zero_optimization.{key}" if misplaced else hint
             message = f"is not read by DeepSpeed {deepspeed.__version__}: it would ignore the key"
+            message = "is no parameter of an optimizer or schedule of DeepSpeed or PyTorch" if place[1:] else message
             findings.append(_finding([(*place, key)], message, hint, ignored=True))
     return findings
 
 
-def _names_in(package: Path) -> set[str]:
-    """Return the quoted names in a package's source, and the fields of its classes."""
-    pattern = re.compile(r"[\"']([A-Za-z]\w*)[\"']|^    (\w+) ?:", re.MULTILINE)
+def _names_in(package: Path, pattern: str) -> set[str]:
+    """Return the names in a package's source that the groups of a pattern find."""
     texts = (file.read_text(errors="replace") for file in package.rglob("*.py"))
-    return {name for text in texts for names in pattern.findall(text) for name in names if name}
+    return {name for text in texts for names in re.findall(pattern, text, re.MULTILINE) for name in names if name}
 
 
 # -- Transformers ------------------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def given_to(deepspeed: dict[str, Any], train: dict[str, Any] | None = None) -> 
         ({"checkpoint": {"tag_validation": "maybe"}}, ["checkpoint.tag_validation"], "expecting one of"),
         ({"flops_profiler": {"profile_steps": 1}}, ["flops_profiler.profile_steps"], "is not read"),
         ({"overlap_comm": True}, ["overlap_comm"], "is not read"),
+        ({"optimizer": {"params": {"bettas": [0.9, 0.99]}}}, ["optimizer.params.bettas"], "is no parameter"),
     ],
 )
 def test_deepspeed_reports_a_mistake_where_it_stands(
@@ -106,7 +107,11 @@ def test_deepspeed_reports_a_mistake_where_it_stands(
         {"optimizer": {"type": "Lion", "params": {"weight_decay": 0.1}}, "log_level": "info"},
         {"optimizer": {"params": {"betas": [0.9, 0.99], "torch_adam": False, "bias_correction": True}}},
         {"data_types": {"keep_in_fp32_modules": "auto"}, "sequence_parallel_size": 1, "vocabulary_size": 50304},
-        {"communication_data_type": None, "steps_per_print": 1e3, "scheduler": {"type": "OneCycle", "params": {}}},
+        {
+            "communication_data_type": None,
+            "steps_per_print": 1e3,
+            "scheduler": {"type": "StepLR", "params": {"step_size": 3}},
+        },
         {"tensorboard": {"enabled": False}, "comms_logger": {"enabled": True}, "aio": {"block_size": 1 << 20}},
     ],
 )

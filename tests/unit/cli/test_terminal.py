@@ -107,21 +107,13 @@ def test_no_sequence_of_a_log_reaches_the_terminal_however_it_is_cut(
         assert not re.search(r"[^\n -~\ufffd]", log_of(line[:cut], line[cut:]))
 
 
-def test_logs_pass_a_terminal_colours_alone(world: World, screen: Screen) -> None:
-    raw = "".join(f"{kind} {text}\n" for kind, text in HOSTILE.items()) + "\x1b[32mgreen\x1b[0m\r\n"
-    paths = world.attempt_paths("bad")
-    (paths.logs / "2026_rank0.log").write_text(raw)
-    with redirect_stdout(screen):
-        assert main(["logs", "sweep", "bad"]) == 0
-    assert "\x1b[32mgreen\x1b[0m" in screen.sent.splitlines()
-    assert "\x1b" not in screen.sent.replace("\x1b[32m", "").replace("\x1b[0m", "")
-
-
 @pytest.mark.parametrize(
-    "command", [["status"], ["explain", "sweep", "bad"], ["describe"], ["export", "--what", "events"]]
+    "command",
+    [["status"], ["explain", "sweep", "bad"], ["describe"], ["export", "--what", "events"], ["logs", "sweep", "bad"]],
 )
 def test_no_page_passes_a_sequence_to_a_terminal(world: World, screen: Screen, command: list[str]) -> None:
     bad = "".join(HOSTILE.values())
+    (world.attempt_paths("bad").logs / "2026_rank0.log").write_text(f"{bad}\x1b[32mgreen\x1b[0m\r\n")
     with world.store.write() as conn:
         queries.update_run(conn, world.run_id("bad"), reason=f"failed {bad}")
         queries.add_event(
