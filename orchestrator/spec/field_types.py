@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from dscampaign.jobs.shared.placeholders import text_of
 
@@ -98,3 +98,11 @@ class SpecSection(BaseModel):
     """A part of a spec whose fields are documented by their docstrings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        """Let a field whose content is commented out have its default."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}

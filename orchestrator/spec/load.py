@@ -68,7 +68,7 @@ def runs_of_text(
     findings = prepared.findings
     findings += _news(secrets_in(kept), findings)
     if isinstance(slurm := data.get("slurm"), dict):
-        options = {name.replace("-", "_"): value for name, value in slurm.items()}
+        options = {name.replace("-", "_"): value for name, value in slurm.items() if value is not None}
         others = {name: value for name, value in options.items() if name not in SlurmConfig.model_fields}
         findings += _news(option_findings(others), findings)
     spec, runs = None, tuple[Run, ...]()
@@ -148,16 +148,6 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not empty: if its content is commented out, a field has its default."""
-    fields = {key: value for key, value in data.items() if value is not None}
-    for name in ("slurm", "local", "train", "retry", "matrix"):
-        if isinstance(section := fields.get(name), dict):
-            axes = section.keys() - {*ENTRIES} if name == "matrix" else ()
-            fields[name] = {key: value for key, value in section.items() if value is not None or key in axes}
-    return fields
-
-
 def _field_at(place: FieldPath) -> tuple[str, ...] | None:
     """Return the field of a run that a place of the spec sets; None for a parameter of the command's own."""
     base: tuple[str, ...] | None = ()
@@ -183,10 +173,10 @@ class _Prepared:
 
     def spec(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole content of a spec, its matrix too."""
-        data = _given(data)
         self.local = data.get("executor") == "local"
         matrix, own = data.get("matrix"), data.get("container")
-        self.image = any(key.startswith("container") for key in (*data, *(matrix if isinstance(matrix, dict) else ())))
+        axes = matrix if isinstance(matrix, dict) else ()
+        self.image = bool(own) or any(name.startswith("container") for name in axes)
         self.in_image = isinstance(own, dict) and bool(own.get("workdir"))
         prepared = {key: self._value(value, (key,)) for key, value in data.items()}
         for name, places in self.unset.items():  # once for all its places

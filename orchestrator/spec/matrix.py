@@ -165,9 +165,10 @@ def as_scalar(value: Any) -> Scalar | None:
 def _usable(matrix: Mapping[str, Any]) -> tuple[dict[str, dict[int, Any]], list[Finding]]:
     """Return the values of each key by their index, and findings for keys and values that cannot be used."""
     usable, findings = dict[str, dict[int, Any]](), list[Finding]()
-    if set(matrix) == {"exclude"}:
+    given = {name: value for name, value in matrix.items() if value is not None or name not in ENTRIES}
+    if set(given) == {"exclude"}:
         return {}, [Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")]
-    for name, value in matrix.items():
+    for name, value in given.items():
         values = dict(enumerate(value if isinstance(value, list) else [value] if isinstance(value, Scalar) else []))
         if not isinstance(value, list):
             inner = [key for key in value if field_path(f"{name}.{key}")] if isinstance(value, dict) else []
@@ -300,9 +301,8 @@ def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
 def values_of(fields: Mapping[str, object], point: Point) -> dict[str, object]:
     """Return the values of all placeholders of a point but the run's name and those of an attempt."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
-    # `1e3` is 1000, a repeat has its seed
     wholes = {name: value for name, value in fields.items() if type(value) is int}
-    values = {**fields, **own, **wholes}
+    values = {**fields, **own, **wholes}  # `1e3` is 1000, a repeat has its seed
     sizes = {key for s in point.settings if s.path == ("train", "micro_batch") for key in (s.key, short_name(s.key))}
     for name in sizes | _LATER:
         values.pop(name, None)

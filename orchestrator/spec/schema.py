@@ -10,6 +10,7 @@ from .slurm_section import PASSED_OPTIONS
 
 _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]*\)")
 _LIMITS: Final = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+_NULL: Final = {"type": "null"}
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -47,13 +48,11 @@ def _cleaned(node: Any) -> Any:
 
 def _optional(field: dict[str, Any]) -> dict[str, Any]:
     """Return a field that may be empty, without a default that shows nothing."""
-    about = {key: field[key] for key in ("description", "default") if field.get(key) not in (None, {}, [])}
-    if isinstance(about.get("default"), dict):
-        del about["default"]
-    bare = {key: value for key, value in field.items() if key not in ("title", "description", "default")}
-    if "$ref" in bare:
-        return {**about, **bare}  # a section, which may be null
-    if isinstance(kind := bare.get("type"), str):
-        return {**about, **bare, "type": [kind, "null"]}
-    forms = [form for form in bare.pop("anyOf", ()) if form != {"type": "null"}]
-    return {**about, **bare, **({"anyOf": [*forms, {"type": "null"}]} if forms else {})}
+    bare = {key: value for key, value in field.items() if key != "title"}
+    if isinstance(field.get("default"), dict | list | None):
+        bare.pop("default", None)
+    if isinstance(kind := field.get("type"), str):
+        bare["type"] = [kind, "null"]
+    elif forms := field.get("anyOf"):
+        bare["anyOf"] = [*(form for form in forms if form != _NULL), _NULL]
+    return bare

@@ -38,10 +38,7 @@ def _distribution(value: Any) -> Any:
         fits = fits and (kind != "log_uniform" or given[0] > 0) and (kind != "int" or all(n == int(n) for n in given))
         given = [int(number) if kind == "int" else float(number) for number in given] if fits else []
     if not fits:
-        raise Hint(
-            f"{kind} needs {_NEEDS[kind]}",
-            "write {choice: [A, B]}" if kind == "choice" else f"write {{{kind}: [LOW, HIGH]}}",
-        )
+        raise Hint(f"{kind} needs {_NEEDS[kind]}", f"write {{{kind}: [{'A, B' if kind == 'choice' else 'LOW, HIGH'}]}}")
     return {kind: list(dict.fromkeys(given))}
 
 

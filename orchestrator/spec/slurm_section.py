@@ -133,7 +133,9 @@ class SlurmConfig(SpecSection):
     @classmethod
     def _underscores(cls, data: Any) -> Any:
         """`cpus-per-task`, as on the command line, is as good as `cpus_per_task`."""
-        return {str(key).replace("-", "_"): value for key, value in data.items()} if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        return {str(key).replace("-", "_"): value for key, value in data.items() if value is not None}
 
     @field_validator("gpus_per_node")
     @classmethod

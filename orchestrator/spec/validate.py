@@ -84,15 +84,18 @@ def remarks(spec: Spec) -> list[str]:
 
 
 def _of_command(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
     if config.launcher == "python" and (config.ranks_per_node or 1) > 1:
         hint = "leave it out: a script without a launcher starts its processes itself"
         yield Finding.at("ranks_per_node launcher", "launcher python starts one process per node", hint)
-    if config.train.searches:
+    if train.searches:
         hint = "write a number; a script that searches itself leaves it out"
         yield Finding.at("train.micro_batch", "auto is for the built-in training", hint)
-    if config.retry.allow:
-        hint = "leave it out: a command's own configuration cannot be changed from here"
-        yield Finding.at("retry.allow", "is for the built-in training", hint)
+    if train.precision == "fp8":
+        yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
+    groups = [f"train.{field}" for field in _GROUPS if getattr(train, field) > 1]
+    for place in [*groups, *(["retry.allow"] if config.retry.allow else [])]:
+        yield Finding.at(place, "is for the built-in training", _LEAVE_OUT)
 
 
 def _of_training(config: RunConfig) -> Iterator[Finding]:
@@ -246,11 +249,6 @@ def conflicts(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding
         yield from _offload(config)
     if config.command is None:
         yield from _built_in(config, world_size, on_gpus=bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu")
-        return
-    if train.precision == "fp8":
-        yield _finding("precision", "fp8 is for the built-in training", "use bf16, and FP8 in your script")
-    for field in (field for field in _GROUPS if getattr(train, field) > 1):
-        yield _finding(field, "is for the built-in training", _LEAVE_OUT)
 
 
 def _built_in(config: RunConfig, world_size: int, *, on_gpus: bool) -> Iterator[Finding]:
