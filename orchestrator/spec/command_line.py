@@ -188,12 +188,8 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
 
 
-def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
-    """Return the arguments of a command; a text is split as a shell does.
-
-    Raises:
-        Hint: It has none, it needs a shell, or its launcher contradicts the fields around it (`data`).
-    """
+def words_of(value: Any) -> Any:
+    """Return the arguments of a command, as a shell splits it; raise Hint for none, or if it needs a shell."""
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -204,8 +200,6 @@ def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
     if operator := next((word for word in texts if word in _OPERATORS or word.endswith(";")), None):
         hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
         raise Hint(f"contains {operator}, but no shell reads it", hint)
-    if data is not None:
-        _launched(words, data)
     if variable := _ASSIGNMENT.fullmatch(first):
         raise Hint(f"starts with {first}, but no shell reads it", f"write `env: {{{variable[1]}: {variable[2]}}}`")
     if first.startswith("-") and first != "-m":
@@ -216,11 +210,12 @@ def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
 
 
 def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a run with a launcher in its command in fields of its own; `words_of` reports errors."""
+    """Return the fields of a run, the launcher in its command in fields of its own; for a wrong command its Hint."""
     try:
-        return {**data, **_launched(words_of(data["command"]), data)}
-    except Hint:
-        return data
+        words = words_of(data["command"])
+        return {**data, "command": words, **_launched(words, data)}
+    except Hint as error:
+        return {**data, "command": error}
 
 
 def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:

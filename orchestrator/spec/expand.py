@@ -24,7 +24,6 @@ from .field_types import Scalar, SpecSection
 from .matrix import Path, Point, Texts, fields_of, points, run_name, values_of
 from .model import STRATEGIES, RunConfig, Spec
 from .validate import check
-from .wrong_values import validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "gpus_per_run", "cpus_per_task"})
@@ -173,8 +172,7 @@ def config_of(
     base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
 ) -> RunConfig:
     """Return the configuration of a point; InvalidSpec if it has errors."""
-    data = dict(base)
-    findings: list[Finding] = []
+    data, findings = dict(base), list[Finding]()
     for setting in point.settings:
         if setting.path and not _assign(data, setting.path, setting.value):
             *parent, field = setting.path
@@ -182,14 +180,12 @@ def config_of(
         elif setting.path:
             origins[setting.path] = setting.place
     data, contradictions = _canonical(data, origins)
-    findings += contradictions
     try:
         config = sections.read(data)
         violations = check(config, config.world_size(local_gpus), local_gpus)
-    except ValidationError as error:
-        violations = validation_findings(error, data)
-    findings += violations
-    if findings:
+    except InvalidSpec as error:
+        violations = [*error.findings]
+    if findings := [*findings, *contradictions, *violations]:
         raise InvalidSpec([_at_origin(finding, origins) for finding in findings])
     return config
 
@@ -335,12 +331,12 @@ class SharedSections:
         return f"{head}{to_json(config.command)}{tail}"
 
     def read(self, data: Mapping[str, Any]) -> RunConfig:
-        """Return a run's configuration from values as a spec or the store has them; raise ValidationError."""
+        """Return a run's configuration from values as a spec or the store has them; raise InvalidSpec."""
         try:
             sections = {name: self._section(name, kind, data[name]) for name, kind in _SECTIONS.items() if name in data}
         except ValidationError:
             sections = {}  # the whole has all errors, with their places
-        return RunConfig.model_validate({**data, **sections})
+        return RunConfig.read({**data, **sections})
 
     def _section(self, name: str, kind: type[SpecSection], value: Any) -> Any:
         if type(value) is not dict:

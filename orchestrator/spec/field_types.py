@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    model_validator,
+)
 
 from dscampaign.jobs.shared.placeholders import text_of
+from dscampaign.orchestrator.errors import InvalidSpec
 
 
 class Hint(ValueError):
@@ -98,6 +109,16 @@ class SpecSection(BaseModel):
     """A part of a spec whose fields are documented by their docstrings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """Return the section with these values; raise InvalidSpec with all that are wrong."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            from .wrong_values import findings_of  # it knows all sections
+
+            raise InvalidSpec(findings_of(error, data)) from error
 
     @model_validator(mode="before")
     @classmethod

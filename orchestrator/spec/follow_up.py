@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
@@ -17,7 +15,6 @@ from .expand import Run
 from .matrix import Texts, fields_of
 from .model import RunConfig, Spec
 from .validate import check
-from .wrong_values import validation_findings
 
 _CHECKPOINT: Final = "checkpoint"
 _OF_TRAINING: Final = frozenset(
@@ -46,17 +43,12 @@ def follow_up(
     config_hash: str,
     checkpoint: str,
 ) -> Run:
-    """Return the run of a stage after a run of this name, configuration, values and digest.
-
-    Raises:
-        InvalidSpec: A placeholder has no value.
-        ValidationError: The fields contradict each other.
-    """
+    """Return the run of a stage after a run of this name, configuration, values and digest; raise InvalidSpec."""
     base = config.model_dump(mode="json", exclude_none=True, exclude={"prune", "deepspeed", "launcher_options"})
     train = {key: value for key, value in base["train"].items() if key not in _OF_TRAINING}
     slurm = {**base["slurm"], **(section.get("slurm") or {})}
     own = {"command": list(section["command"]), "ranks_per_node": section["ranks_per_node"], "metrics": {}}
-    made = RunConfig.model_validate({**base, "launcher": None, **own, "train": train, "slurm": slurm})
+    made = RunConfig.read({**base, "launcher": None, **own, "train": train, "slurm": slurm})
     made = made.model_copy(update={"launcher": made.launcher or "python"})
     known = {**fields_of(config, repeat), **params, "run": name, _CHECKPOINT: checkpoint}
     made = made.model_copy(update=Texts(made).filled(known))
@@ -85,8 +77,6 @@ def findings(spec: Spec, runs: Sequence[Run]) -> Iterator[Finding]:
             fields = section.model_dump(mode="json")
             made = follow_up(fields, stage, run.name, run.config, run.params, run.repeat, "", _CHECKPOINT)
             wrong = check(made.config, made.world_size)
-        except ValidationError as error:
-            wrong = validation_findings(error, {})
         except InvalidSpec as error:
             wrong = list(error.findings)
         for finding in wrong:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
-
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
@@ -22,7 +20,6 @@ from .follow_up import findings as stage_findings
 from .matrix import ENTRIES, axis_of, field_path, near_field
 from .model import Spec
 from .slurm_section import SlurmConfig, option_findings
-from .wrong_values import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
@@ -73,7 +70,7 @@ def runs_of_text(
         findings += _news(option_findings(others), findings)
     spec, runs = None, tuple[Run, ...]()
     try:
-        spec = Spec.model_validate(data)
+        spec = Spec.read(data)
         gpus = local_gpus() if spec.executor == "local" else 0
         if spec.search:
             # imported here: few specs have a search
@@ -83,8 +80,6 @@ def runs_of_text(
         else:
             runs = expand(spec, gpus, None if findings else check_options)
         findings += stage_findings(spec, runs) if spec.then and not findings else []
-    except ValidationError as error:
-        findings += _news(validation_findings(error, data), findings)
     except InvalidSpec as error:
         findings += _news(error.findings, findings)
     if findings or spec is None:

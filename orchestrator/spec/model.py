@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator, model_validator
 
 from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
@@ -292,12 +292,14 @@ class RunConfig(SpecSection):
     @classmethod
     def _launched(cls, data: Any) -> Any:
         """Take a command apart that starts with a launcher."""
-        return taken_apart(data) if isinstance(data, Mapping) and data.get("command") else data
+        return taken_apart(data) if isinstance(data, Mapping) and data.get("command") is not None else data
 
     @field_validator("command", mode="before", json_schema_input_type=str | tuple[Word, ...] | None)
     @classmethod
-    def _words(cls, value: Any, info: ValidationInfo) -> Any:
-        return words_of(value, info.data)
+    def _wrong(cls, value: Any) -> Any:
+        if isinstance(value, Hint):
+            raise value
+        return value
 
     @property
     def nodes(self) -> int:

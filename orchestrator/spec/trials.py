@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from pydantic import ValidationError
-
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import Finding, InvalidSpec
 
@@ -19,7 +17,6 @@ from .matrix import AxisSetting, Point, Texts, field_path, key_findings, short_n
 from .model import RunConfig, Spec
 from .sampling import Trial, ask, missing
 from .search_section import SearchConfig
-from .wrong_values import validation_findings
 
 CONFIRMS: Final = 1_000_000
 """Added to the number of a trial, it is the ordinal of the runs that confirm it."""
@@ -184,6 +181,6 @@ def _values(search: SearchConfig, setting: AxisSetting) -> Iterator[Finding]:
             data = {parent: data}
         try:
             SharedSections().read(data)
-        except ValidationError as error:
-            for finding in validation_findings(error, data):
+        except InvalidSpec as error:
+            for finding in error.findings:
                 yield replace(finding, places=(setting.place, *finding.places))

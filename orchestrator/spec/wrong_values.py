@@ -33,7 +33,7 @@ _EXPECTED: Final = "expected "
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
 
-def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
+def findings_of(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
     """Return pydantic's errors in the content of a spec, or the values of a run."""
     merged: dict[FieldPath, Finding] = {}
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
