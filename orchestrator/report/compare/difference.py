@@ -296,4 +296,7 @@ def _named(store: Store, word: str, conditions: Sequence[Condition], campaign: s
         _, row = find_run(store, [campaign, word])  # by its job
         condition, alone = next((one, run) for one in conditions for run in one.runs if run.id == row.id)
         name = row.name
-    return replace(condition, name=name, title=name, runs=(alone,)) if alone else condition
+    if alone:
+        title = f"{condition.title}{SEPARATOR}repeat {alone.repeat + 1}"
+        condition = replace(condition, name=name, title=title, runs=(alone,))
+    return condition

@@ -214,6 +214,8 @@ def test_two_repeats_of_one_condition_are_compared_as_runs(
     (one,) = compared(url, capsys, "base-r0", "base-r2")
     assert one["loss"]["difference"]["value"] == pytest.approx(-0.002)  # with other seeds
     assert one["loss"]["verdict"] == "not_proven"
+    assert main(["compare", "base-r0", "base-r2", "--store", url]) == 0
+    assert "base · repeat 1" in capsys.readouterr().out
 
 
 def test_two_campaigns_are_compared_by_their_parameters(
