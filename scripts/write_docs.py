@@ -100,10 +100,9 @@ terminal they need `--yes`. With `detach`, [a job keeps retrying](watching.md#ke
 """
 
 _DOCUMENTS = """\
-`--json` (`-o json`) prints a document. Its fields keep their meaning within a `schema_version`, and new fields may
-come. Numbers that are not finite are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. `counts` has the number of runs
-in each state, `completed_early` that of completed runs that ended before their target step. An attempt that another
-followed is `failed`.
+Fields keep their meaning within a `schema_version`; new fields may come. Numbers that are not finite are the texts
+`"NaN"`, `"Infinity"` and `"-Infinity"`. `counts` has the number of runs in each state, `completed_early` that of runs
+that ended before their target step. An attempt that another followed is `failed`.
 """
 
 
@@ -131,7 +130,7 @@ def command_line() -> str:
         verbs = list(documented(ctx))
         count = Counter(option for verb in verbs for option in _documented_options(verb))
         common = [option for option, commands in count.most_common() if commands >= _COMMON]
-        lines += ["", "## Common options", "", "`campaign COMMAND --help` shows which of these a command has.", ""]
+        lines += ["", "## Common options", "", "`campaign COMMAND --help` shows its options.", ""]
         lines += common
         for verb in verbs:
             lines += ["", *_section(verb, common)]
