@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import product
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,10 +198,9 @@ def _following(submission: Submission, planned: Sequence[PlannedRun]) -> Iterato
     """Yield the follow-ups that are still to come; none follows a run that has ended without completing."""
     names, ended = {item.name for item in planned}, {*RETRYABLE_RUN, RunState.PRUNED, CANCELLING}
     full = (item.run for item in planned if item.run and item.run.stage is Stage.FULL and item.why not in ended)
-    for run in full:
-        for stage, section in submission.stages.items():
-            if name_of(run.name, stage, run.repeat) not in names:
-                yield follow_up(section, stage, run.name, run.config, run.params, run.repeat, run.config_hash, "")
+    for run, (stage, section) in product(full, submission.stages.items()):
+        if name_of(run.name, stage, run.repeat) not in names:
+            yield follow_up(section, stage, run.name, run.config, run.params, run.repeat, run.config_hash, "")
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
