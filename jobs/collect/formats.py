@@ -1,7 +1,7 @@
 """The registry of log formats: tables of the forms in which training scripts print a step and its metrics, and names.
 
 A line is read if exactly one step and at least one loss are certain: no number is wrong. A new form of step is a row of
-`STEPS`, whose example is its test, and a new form of step time a row of `TIMES`.
+`STEPS` with an example, and a new form of step time a row of `TIMES`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ def _counted(name: str) -> re.Pattern[str]:
 
 
 class StepForm(NamedTuple):
-    """A form in which scripts print a step; `example`: a line with step 295 of 1,000 and loss 2.5, as of `source`."""
+    """A form in which scripts print a step; `example`: a line with step 295 of 1,000 and loss 2.5."""
 
     pattern: re.Pattern[str]  # has the groups `step`, perhaps `total`, and perhaps `before`, the word before it
     example: str
-    source: str
     over_all: bool = False  # whether the step is certainly counted over all epochs
-    # whether it may count something else than steps, so that its total must fit the run's number of steps
-    counts: bool = False
+    counts: bool = False  # whether it may count something else: its total must fit the run's number of steps
 
 
 _OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iteration|iter)|global ?step|num_update"
@@ -54,41 +52,38 @@ _BEFORE_COUNT: Final = rf"^(?:[a-z]+:[\w.]+:)?|[|\]>━╸╺]|(?<!\w)-+|\]:|:\d
 """The begin of the line, of its part after a time or the name of a logger, or a term for training."""
 
 _STEP: Final = _counted("step")
-_LOCAL_GLOBAL: Final = _form(rf"\bstep\W+{_COUNT}\S* \(global\W+(?P<step>{_COUNT})\)")
 _ITERATION: Final = _counted("(?:iteration|iter|itr|it)")
 
 STEPS: Final = (
-    StepForm(_LOCAL_GLOBAL, "step 5 (global 295): loss 2.5", "loops of one's own", over_all=True),
-    StepForm(_counted(rf"(?:{_OVER_ALL})s?"), "global_step: 295 | loss: 2.5", "NeMo, Lightning, LitGPT", over_all=True),
-    StepForm(_form(rf"{_BEGIN}(?:step|iteration|iter)s?:? +{_BAR}"), "Steps: 30%|# | 295/1000 [loss=2.5]", "Diffusers"),
-    StepForm(_STEP, "step 295/1000: loss tensor(2.5, device='cuda:0')", "nanoGPT, torchtitan, torchtune, OLMo"),
-    StepForm(_ITERATION, "iter 295: loss 2.5, mfu 12.30%", "nanoGPT, Megatron-LM, Detectron2"),
-    StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295 loss: 2.5", "DeepSpeed, GPT-NeoX"),
-    StepForm(_counted("updates?"), "update 295 -> loss 2.5", "loops of one's own"),
+    StepForm(_form(r"\bstep\W+\d+\S* \(global\W+(?P<step>\d{1,12})\)"), "step 5 (global 295): loss 2.5", over_all=True),
+    StepForm(_form(r"^\d+\|(?P<step>\d{1,12})\|loss"), "2|295|Loss: 2.5:  30%|# | 3/10 [", over_all=True),  # torchtune
+    StepForm(_form(r"writer\.py:\d+\] \[(?P<step>\d+)\]"), "writer.py:48] [295] loss=2.5", over_all=True),  # JAX's clu
+    StepForm(_counted(rf"(?:{_OVER_ALL})s?"), "global_step: 295 | loss: 2.5", over_all=True),  # NeMo, Lightning, LitGPT
+    StepForm(_form(rf"{_BEGIN}(?:step|iteration|iter)s?:? +{_BAR}"), "Steps: 30%|# | 295/1000 [loss=2.5]"),  # Diffusers
+    StepForm(_STEP, "step 295/1000: loss tensor(2.5, device='cuda:0')"),  # nanoGPT, torchtitan, torchtune, OLMo
+    StepForm(_ITERATION, "iter 295: loss 2.5, mfu 12.30%"),  # nanoGPT, Megatron-LM, Detectron2
+    StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295 loss: 2.5"),  # DeepSpeed, GPT-NeoX
+    StepForm(_counted("updates?"), "update 295 -> loss 2.5"),  # loops of one's own
     StepForm(
         _form(rf"(?P<before>^|(?<![a-z0-9_./-])[a-z]+)?:? *{_BAR}"),
-        " 30%|##9  | 295/1000 [02:00<04:51, 2.4it/s, loss=2.5]",
-        "Accelerate, Lightning, torchtune and others with tqdm",
+        " 30%|##9  | 295/1000 [02:00<04:51, 2.4it/s, loss=2.5]",  # Accelerate, Lightning, others with tqdm
         counts=True,
     ),
     StepForm(
         _form(rf"{_BEGIN}(?:mini-?)?batch(?:es|_idx)?[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])"),
-        "[batch=295/1000]: loss 2.5",
-        "Composer, PyTorch's tutorials",
+        "[batch=295/1000]: loss 2.5",  # Composer, PyTorch's tutorials
         counts=True,
     ),
     StepForm(
         _form(rf"(?<![\w./-]){_OF_TOTAL} (?:batches|steps|iterations|iters|it)\b"),
-        "| epoch   1 |   295/ 1000 batches | loss  2.5 | ppl    12.2",
-        "PyTorch's examples",
+        "| epoch   1 |   295/ 1000 batches | loss  2.5 | ppl    12.2",  # PyTorch's examples
         counts=True,
     ),
     StepForm(
         _form(
             rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL} ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)"
         ),
-        "[295/1000] loss=2.5 time=0.12s",
-        "Keras, Rich, OpenMMLab, torchvision",
+        "[295/1000] loss=2.5 time=0.12s",  # Keras, Rich, OpenMMLab, torchvision
         counts=True,
     ),
 )
@@ -107,11 +102,11 @@ EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\
 LOSS: Final = _form("loss|entropy|xent")  # in every line with a value; a look for it costs little
 _VALUE: Final = _form(
     r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
-    r"((?:(?!(?:and|at|current|has|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
+    r"((?:(?!(?:and|at|current|has|nan|inf|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
     r"(?:(?:[a-z]*entropy|ce)?loss|[a-z]*cross_?entropy|xent)(?:[_/.-](?:step|epoch))?"
     r"(?:[ _/.-](?:train|training|val|valid|validation|eval|test)\b)?(?:/total)?"
-    r"|(?:[a-z0-9]+[_/.-])*(?:lr|learning[ _]rate|grad[ _]?norm))"
-    rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT})?"
+    r"|(?:[a-z0-9]+[_/.-])*(?:lr|learning[ _]rate|g(?:rad)?[ _]?norm))"
+    rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT}(?: \| lm[ _]loss value)?)?"
     rf"{_BETWEEN}({_NUMBER})(?![\w/%]|[.,]\d)"
 )
 """Name and number of a value; the step may stand between them."""
@@ -128,7 +123,7 @@ _NAMES: Final = {
     "loss": "loss lm_loss ce_loss total_loss loss_total loss_step step_loss reduced_loss"
     " crossentropyloss cross_entropy_loss cross_entropy languagecrossentropy xent",
     "lr": "lr learning_rate",
-    "grad_norm": "grad_norm gradnorm gradient_norm",
+    "grad_norm": "grad_norm gradnorm gradient_norm gnorm total_grad_norm optim_total_grad_norm",
     "step_time": "step_time",
     "tokens_per_s": "tokens_per_s tokens_per_sec tokens_per_second",
 }
@@ -137,16 +132,19 @@ _NAME: Final = {other: name for name, others in _NAMES.items() for other in othe
 _OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
 """Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of a batch."""
 _HELD_OUT_WORDS: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
+_WORD: Final = re.compile("[a-z]+")
 _TRAINING_WORDS: Final = frozenset({"train", "training"})
 
 _OTHER_WORK: Final = _form(
     r"\b(?:sanity|finding|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
 """A count of these is no count of steps."""
-OF_OTHER_RANK: Final = _form(r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)")
+OF_OTHER_RANK: Final = _form(
+    r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)"
+    r"|(?:^|[\[(<])(?:gpu|cuda|worker|proc(?:ess)?)[\s:=#_-]*[1-9]\d*(?:[\])>:]|\s*\|)"
+)
 """The number of a rank other than 0, at the begin of a line or by name; not `slowest rank 3` nor `LoRA rank 8`."""
 _NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|re(?:stor|sum)(?:ed|ing)|(?:best|saved) [^|,;]*step)\b")
-_TRAINING: Final = _form("train")
 
 _AFTER: Final = r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*"
 """Not after a name: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
@@ -216,6 +214,11 @@ def read_heading(text: str, run_steps: int | None = None) -> Reading | None:
     return _step(text, run_steps, None)
 
 
+def read_below(text: str) -> Line:
+    """Return the metrics of a line below a heading; {} if it has a step of its own."""
+    return {} if _step(text, None, None) else read_values(text)
+
+
 def read_stepless(text: str) -> Line:
     """Return the metrics of a line without a step; {} if it has one, or has losses of something else."""
     others = not LOSS.search(text) or _NOT_NOW.search(text) or _OTHER_WORK.search(text)
@@ -276,7 +279,7 @@ def read_values(text: str) -> Line:
     for match in _VALUE.finditer(text):
         others, at = others + text[at : match.start()], match.end()
         name = metric_name(match[2])
-        of_other_data = name == "loss" and not _TRAINING.search(match[2]) and _HELD_OUT.search(others)
+        of_other_data = name == "loss" and "train" not in match[2].lower() and _HELD_OUT.search(others)
         if not of_other_data and not _OF_MANY.fullmatch(match[1] or ""):
             values.setdefault(name, _number(match[3]))
     return values
@@ -303,17 +306,13 @@ def metric_name(tag: str, *, folder: str = "") -> str:
 
     `folder`: the name of the folder that holds it: `validation`, or `Loss_val`, as torch's `add_scalars` does.
     """
-    words = _words(tag)
+    words = _WORD.findall(tag.lower())
     training = [word for word in words if word in _TRAINING_WORDS]
     name = "_".join(word for word in words if word not in _HELD_OUT_WORDS | _TRAINING_WORDS | {"metrics"})
     if len(training) > 1 and " " not in tag:  # `train/train_loss` is the Trainer's mean over all steps
         return tag
     # A folder must name only held-out data, beside the metric itself: a host or a run may be called `dev-1`.
-    others = {*_words(folder)} - {*words}
+    others = {*_WORD.findall(folder.lower())} - {*words}
     if not _HELD_OUT_WORDS.isdisjoint(words) or (others and not training and others <= _HELD_OUT_WORDS):
         return "eval_loss" if name in _OF_HELD_OUT else tag
     return _NAME.get(name, tag)
-
-
-def _words(tag: str) -> list[str]:
-    return re.findall(r"[a-z]+", tag.lower())

@@ -24,10 +24,10 @@ from .formats import (
     Reading,
     in_parts,
     logged,
+    read_below,
     read_heading,
     read_line,
     read_stepless,
-    read_values,
 )
 from .sources import CHUNK_BYTES, MetricSource
 
@@ -225,7 +225,7 @@ class CommonForms:
         if not text[:1].isspace():
             heading = read_heading(text, self._run_steps)
             self._heading = heading and self._over_all(heading)
-        elif self._heading and (values := read_values(text)):
+        elif self._heading and (values := read_below(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
         if not LOSS.search(text):
             return None

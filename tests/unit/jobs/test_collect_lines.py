@@ -41,12 +41,14 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("Steps: 5%|# | 295/999 [0, loss=3]\rSteps: 5%|# | 295/999 [0, loss=2]INFO epoch 0:", {"loss": 2.0}),
         # which of several steps
         ('{"max_steps": 1000, "step": 295, "loss": 2.1}', {"loss": 2.1}),
-        ("total_steps: 1000 | step: 295 | loss 2.1", {"loss": 2.1}),
         ("{'step': 295, 'train_loss': 2.1, 'lr': 0.25}", {"loss": 2.1, "lr": 0.25}),
         ("micro_step=12 global_step=295 loss=2.1", {"loss": 2.1}),
         ("trainer/global_step: 295, step: 12, loss 2.1", {"loss": 2.1}),
         ("completed step: 295, seconds: 1.2, total_weights: 65536, loss: 10.5", {"loss": 10.5}),
         ("step 295: loss 1,234.5", {"loss": 1234.5}),
+        ("2|295|Loss: 2.5:  12%|#  | 3/25 [00:10<00:23,  2.9s/it]", {"loss": 2.5}),  # torchtune, in a second epoch
+        ("I0105 10:00:00.1 1402 metric_writer.py:60] [295] train_loss=2.5, gnorm=0.5", {"loss": 2.5, "grad_norm": 0.5}),
+        ("step 295: acc nan loss 2.5 ppl inf grad norm 1.5", {"loss": 2.5, "grad_norm": 1.5}),
         # best and mean losses are not those of the step
         ("step 295 | best val loss 1.5 | loss 2.1", {"loss": 2.1}),
         # nanoGPT, and what came of it
@@ -57,10 +59,9 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("step   295 | loss: 9.5 | lr 1e-04 | dt: 350.00ms | tok/sec: 1", {"loss": 9.5, "lr": 1e-4, "step_time": 0.35}),
         ("iter_dt 7797.5ms; iter 295: train loss 2.5", {"loss": 2.5, "step_time": 7.7975}),
         ("step:295/20000 train_loss:3.0 train_time:1500ms step_avg:150.00ms", {"loss": 3.0}),
-        (
-            MEGATRON,
-            {"lr": 9.15e-06, "loss": 2.50422, "grad_norm": 0.231, "step_time": 86.5452},
-        ),
+        (MEGATRON, {"lr": 9.15e-06, "loss": 2.50422, "grad_norm": 0.231, "step_time": 86.5452}),
+        (" validation loss at iteration 295 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 |", {"eval_loss": 2.5}),
+        ("[Rank 0] step=290, skipped=0, lr=[0.5]\n  step 295: loss 2.5, lr 1e-4", {"loss": 2.5, "lr": 1e-4}),
         (NEMO, {"lr": 2e-06, "loss": 11.03}),
         (f"{LIGHTNING}, global_step=295.0]", {"loss": 2.75, "train_loss_epoch": 2.8}),
         (f"{TITAN}step: 295  loss:  3.25  grad_norm:  0.5  memory:  9.46GiB(64.99%)", {"loss": 3.25, "grad_norm": 0.5}),
@@ -106,10 +107,8 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         "val_step: 5 loss: 2.1",
         f"{TITAN}validate step: 5  loss:  2.1",
         "valid | step 5 | loss 2.1",
-        "step 5 | best val loss 2.1",
         "Resuming from step 5, loss 2.1\nNew best model at step 5: loss 2.1",
         f"{LIGHTNING}]",
-        " validation loss at iteration 1000 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 |",
         "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, lr=8.9e-05, wall=882",  # fairseq, without its updates
         "2026-01-01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.5 | num_updates 445",
         " 12/100 [==>...........................] - ETA: 1s - loss: 0.3",  # Keras
@@ -134,7 +133,6 @@ OF_STEPS = (  # a run of 100 steps
     *BLOCKS,
     f"{BAR}, loss=2.5]",
     f"Epoch 1/1: {BAR}, loss=tensor(2.5)]",
-    f"1|30|Loss: 2.5: {BAR}]",  # torchtune
     "[rank0]: [30/100] loss=2.5",
     "2026-05-01 12:00:00 - INFO - 30/100 - loss: 2.5",
     "Train: 30/100 loss=2.5",
@@ -311,6 +309,8 @@ def test_counts_of_epochs_are_steps_of_the_run_only_if_that_is_certain(tmp_path:
         "[rank{r}]: step {s} loss {l}\n",
         "Rank {r} | step {s} | loss {l}\n",
         "step {s} | rank: {r} | loss {l} | slowest rank 3\n",
+        "[GPU {r}] step {s} loss {l}\n",
+        "worker-{r}: step {s} | loss {l} | [gpu 80 GB]\n",
     ],
 )
 def test_of_several_ranks_the_first_counts(tmp_path: Path, text: str) -> None:
