@@ -26,7 +26,7 @@ MEMORY = (
     rf"|{_RUNTIME}(?:(?: backend)? out of memory\. Tried to allocate \d|\b[\]\w ]*: out of memory"
     rf"|{_FAILURE}out of memory)|{_COUNTING}out of memory"
     rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
-    r"|OUT_OF_DEVICE_MEMORY\b|RESOURCE_EXHAUSTED: Out of memory\b"
+    r"|OUT_OF_DEVICE_MEMORY\b|(?is:resource_?exhausted(?!.*device:cpu).*(?:out of memory|\boom|to allocate))"
 )
 ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?(?:(?!HOST)[A-Z]+_)*?ALLOC(?:ATION)?_FAILED\b"
 """The handles and workspaces of the vendors' libraries, allocated behind PyTorch's back."""
