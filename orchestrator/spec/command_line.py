@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
 from .field_types import Hint
-from .shell import LETTERS, option
+from .shell import ASSIGNMENT, LETTERS, option
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
 
@@ -139,7 +139,7 @@ def _launcher(words: Sequence[str], name: str) -> tuple[Launcher | None, int]:
 
 def _srun(words: Sequence[str]) -> LaunchLine:
     outer = _read("srun", words, 1)
-    inner = launch_line(list(outer.script))
+    inner = None if ":" in outer.script else launch_line(list(outer.script))  # `:` separates several programs
     if inner is None or inner.launcher == "srun":
         raise Hint(
             f"starts {outer.script[0]} by srun", "start with a Python script or its launcher: `srun python train.py`"
@@ -184,7 +184,6 @@ def is_start(word: str) -> bool:
 
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
 
 
@@ -200,7 +199,7 @@ def words_of(value: Any) -> Any:
     if operator := next((word for word in texts if word in _OPERATORS or word.endswith(";")), None):
         hint = "lines before the script belong in `setup`, a folder in `workdir`; the logs keep all output"
         raise Hint(f"contains {operator}, but no shell reads it", hint)
-    if variable := _ASSIGNMENT.fullmatch(first):
+    if variable := ASSIGNMENT.fullmatch(first):
         raise Hint(f"starts with {first}, but no shell reads it", f"write `env: {{{variable[1]}: {variable[2]}}}`")
     if first.startswith("-") and first != "-m":
         raise Hint(f"starts with the option {first}", START)

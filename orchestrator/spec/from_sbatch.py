@@ -37,12 +37,7 @@ _NEEDLESS: Final = {
 _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your shell before `submit`"
 _RANKS: Final = "ranks find each other and their GPUs without it"
 _OTHER_FILE: Final = "this file may start the training: read it with --from-sbatch, below the #SBATCH lines of this one"
-_BEFORE: Final = (
-    "if it starts the training, write its script or `-m MODULE` in `command`; else run it before `submit`, or as a line"
-    " of `slurm.setup`"
-)
-_LOGS: Final = "`campaign logs` shows all output, and a failed run is retried"
-_AFTER: Final = "run it once the campaign is done"
+_BEFORE: Final = "if it starts the training, write its script in `command`; else run it before `submit`, or in `setup`"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
     r"|(?:HEAD|MASTER|MAIN)_?\w*(?:NODE|ADDR|PORT|IP|HOST)\w*|NODES(?:_?ARRAY|_?LIST)?",
@@ -159,9 +154,7 @@ def _take_variables(draft: Draft, statement: Statement) -> bool:
             export = replace(statement, text=f"export {word}") if len(words) > 1 and exported else statement
             _assign(draft, export, name, value, exported=bool(exported))
         else:
-            draft.unclear.append(
-                (statement.place, f"export {name}: the script gives it no value; write it below `env`")
-            )
+            draft.unclear.append((statement.place, f"export {name}: it has no value here; write it below `env`"))
     return True
 
 
@@ -180,8 +173,8 @@ def _assign(draft: Draft, statement: Statement, name: str, value: str, *, export
         variables.arrays[name] = words_of(filled[1:].removesuffix(")"))
     elif is_known:
         variables.values[name] = filled
-    if _RENDEZVOUS.fullmatch(name):
-        draft.needless.append((place, f"{text}: {_RANKS}"))
+    if _RENDEZVOUS.fullmatch(name) or "scontrol show hostname" in value:
+        _take_ranks(draft, place, text, filled)
     elif exported and any(secrets_in({name: value})):
         draft.unclear.append((place, f"{name} {_HIDDEN}"))
     elif exported and not is_part and re.search(r"[$`]", filled):
@@ -191,6 +184,15 @@ def _assign(draft: Draft, statement: Statement, name: str, value: str, *, export
     else:
         draft.env |= {name: filled} if exported and not is_part else {}
         draft.taken.append(place)
+
+
+def _take_ranks(draft: Draft, place: str, text: str, value: str) -> None:
+    """Note that ranks need no variable, unless it leaves GPUs of the job unused."""
+    is_part = "CUDA_VISIBLE" in text and re.fullmatch(r"\{(?!local_rank)\w+\}|\d+(?:,\d+)*", value)
+    if is_part and (gpus := value.count(",") + 1) < int(draft.sizes["gpus"]):
+        draft.unclear.append((place, f"{text}: a run uses all GPUs of its job; set slurm.gpus_per_node to {gpus}"))
+    else:
+        draft.needless.append((place, f"{text}: {_RANKS}"))
 
 
 def _for_setup(variables: Variables, text: str) -> str:
@@ -215,12 +217,10 @@ def _launch(draft: Draft, place: str, text: str) -> None:
         advice = f"; {error.hint}" if isinstance(error, Hint) else ""
         draft.unclear.append((place, f"{text}: {error}{advice}"))
         return
-    if not words and redirection_of(text):  # `exec > FILE`
-        _take_redirection(draft, place, text)
-        return
     if line is None or (draft.line and _likeliness(line) <= _likeliness(draft.line)):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
-        draft.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if draft.line else _BEFORE}"))
+        advice = _OTHER_FILE if is_script else "run it once the campaign is done" if draft.line else _BEFORE
+        draft.unclear.append((place, f"{text}: {advice}"))
         return
     if draft.line:
         draft.unclear.append((draft.at, f"{shlex.join(draft.line.script)}: run it before `submit`"))
@@ -247,7 +247,7 @@ def _likeliness(line: LaunchLine) -> int:
 def _take_redirection(draft: Draft, place: str, text: str) -> None:
     """Note that output needs no file, and that a campaign retries by itself."""
     if (redirection := redirection_of(text)).strip("& "):
-        draft.needless.append((place, f"{redirection}: {_LOGS}"))
+        draft.needless.append((place, f"{redirection}: `campaign logs` shows all output, and a failed run is retried"))
 
 
 def _in_folder(draft: Draft, line: LaunchLine) -> LaunchLine:
@@ -280,7 +280,7 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
         if any(secrets_in({name: value})):
             draft.unclear.append((place, f"{name} {_HIDDEN}"))
         elif _RENDEZVOUS.fullmatch(name):
-            draft.needless.append((place, f"{words[0]}: {_RANKS}"))
+            _take_ranks(draft, place, words[0], value)
         elif "$" in value:
             _take_setup(draft, place, f'export {name}="{value}"')
         elif value:
@@ -314,7 +314,8 @@ def _out_of_container(draft: Draft, words: list[str]) -> list[str]:
         return words
     draft.container["runtime"] = _WRAPPERS[PurePosixPath(words[at]).name]
     begin = at + 1 + (words[at + 1] in ("exec", "run"))
-    end = next(i for i in range(begin, len(words) + 1) if i == len(words) or _runs(words[i]))
+    starts = (i for i in range(begin, len(words)) if is_start(words[i]) or words[i] in ("bash", "sh"))
+    end = next(starts, len(words))
     *before, image = words[begin : end - (words[end - 1] == "--")]
     while before:
         name, value, used = option(before, {"b": "bind", "B": "bind"})
@@ -324,10 +325,8 @@ def _out_of_container(draft: Draft, words: list[str]) -> list[str]:
             draft.container["workdir"] = value
         elif name == "env":
             draft.env |= dict(pair.split("=", 1) for pair in value.split(","))
+        elif name not in ("nv", "e", "cleanenv", "no_home"):
+            draft.unclear.append((draft.at or "options", f"{before[0]}: the container starts without it"))
         before = before[used:]
     draft.container["image"] = image
     return [*words[:at], *words[end:]]
-
-
-def _runs(word: str) -> bool:
-    return is_start(word) or word in ("bash", "sh")

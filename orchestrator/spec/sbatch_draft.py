@@ -19,7 +19,7 @@ from .yaml_source import parse_value, written
 
 _FIELDS: Final = PASSED_OPTIONS | SlurmConfig.model_fields.keys()
 _SIZES: Final = ("ntasks", "ntasks_per_node", "gpus", "gpus_per_task", "cpus_per_task")
-_NOTED: Final = ("array", "dependency", "clusters", "wrap")
+_NOTED: Final = ("array", "dependency", "clusters", "wrap", "hetjob")
 """Options of sbatch that need a look, although this program sets them itself."""
 MOST_POINTS: Final = 100_000
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
@@ -77,14 +77,15 @@ def name_from(text: str) -> str:
 
 def options_of(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the options of each `#SBATCH` line, with its number; a flag has the value ""."""
+    options: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#SBATCH"):
             try:
                 words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
             except ValueError:
                 words = [line.removeprefix("#SBATCH").strip()]
-            options: dict[str, str] = {}
-            while words:
+            options = {"hetjob": ""} if "hetjob" in options else {}
+            while words and "hetjob" not in options:
                 name, value, used = option(words, LETTERS)
                 options[name], words = value, words[used:]
             yield str(number), options
@@ -96,9 +97,8 @@ def take_option(draft: Draft, place: str, name: str, value: str) -> None:
     """Take over an option, or note the reason against it."""
     text = f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
     if name == "array" and (tasks := _tasks(value)):
-        draft.variables.values["SLURM_ARRAY_TASK_ID"] = draft.variables.placeholder(
-            draft.variables.tasks, "task", tasks
-        )
+        variables = draft.variables
+        variables.values["SLURM_ARRAY_TASK_ID"] = variables.placeholder(variables.tasks, "task", tasks)
         draft.slurm["array_parallelism"] = value.partition("%")[2]
     elif name == "signal":
         draft.slurm["signal_delay_s"] = value.partition("@")[2]

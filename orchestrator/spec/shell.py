@@ -140,7 +140,7 @@ def option(
     """
     text, equals, value = words[0].partition("=")
     name = text.lstrip("-").replace("-", "_")
-    if not text.startswith("--") and text[1:2] in letters:
+    if re.match("-[^-]", text) and text[1] in letters:
         name = letters[text[1]]
         if len(words[0]) > 2:
             return name, words[0][2:].removeprefix("="), 1

@@ -20,6 +20,7 @@ _OWNED: Final = {
     " ntasks_per_socket gpus=slurm.gpus_per_node gpus_per_socket=slurm.gpus_per_node gpus_per_task=slurm.gpus_per_node",
     "attempts start in the spec's folder": "chdir=workdir",
     "a campaign uses one cluster": "clusters",
+    "all nodes of a run have the same resources; the options of the others are left out": "hetjob",
     "it carries the token that identifies an attempt": "comment",
     "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script": "dependency",
     "logs go to the attempt's folder": "error open_mode output",

@@ -82,7 +82,6 @@ def made_of(lines: str) -> str:
     [
         ("python t.py > a.log 2>&1 &\nwait\n", "#   2: > a.log 2>&1 &: `campaign logs` shows"),
         ("for a in 1 2; do python t.py $a; done 2>&1 | tee log", "#   2: 2>&1 | tee log: `campaign logs` shows"),
-        ("exec > a.log\npython t.py", "#   2: > a.log: `campaign logs` shows"),
         ("srun bash -c 'python t.py |& tee log'", "#   2: |& tee log: `campaign logs` shows"),
         ("python t.py || exit 1", "#   2: || exit 1: `campaign logs` shows"),
         ("apptainer exec -B $DATA:/data a.sif python t.py", "DATA is not set here: write its value"),
