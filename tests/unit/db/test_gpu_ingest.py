@@ -91,15 +91,6 @@ def test_each_node_has_an_offset_of_its_own(world: World) -> None:
     assert [(row.node_rank, row.ts_s) for row in samples(world) if row.gpu] == [(0, 1.0), (1, 1.0), (1, 2.0)]
 
 
-def test_a_torn_line_waits_for_its_rest(world: World) -> None:
-    line = as_bytes(sample(2.0))
-    write(world, sample(1.0), line[:20])
-    assert (take(world).lines, len(samples(world))) == (1, 2)
-    write(world, line[20:])
-    assert (take(world).lines, len(samples(world))) == (1, 4)
-    assert world.events("spool.corrupt") == []
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [

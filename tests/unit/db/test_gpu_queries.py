@@ -1,6 +1,6 @@
 """Energy and what a token costs, with answers that are known beforehand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -29,17 +29,22 @@ def counter(seconds: Sequence[float], joules: Callable[[float], float], **more: 
     return [{"ts": ts, "span_s": 1.0, "gpu": [0], "energy_j": [joules(ts)], **more} for ts in seconds]
 
 
-def stepped(world: World, steps: int = 100, start_s: float = 1000.0, **more: Any) -> None:
-    """A step a second; the first ends a second after the start."""
-    line = {"tokens_per_s": TOKENS, "step_time": 1.0, **more}
-    given = {name: value for name, value in line.items() if value is not None}
-    world.write(*({"step": step, "ts": start_s + step, **given} for step in range(1, steps + 1)))
+def stepped(world: World, steps: Iterable[int] = range(1, 101), start_s: float = 1000.0, pause_s: float = 0.0) -> None:
+    """A step a second; the first ends a second after the start, and a pause follows step 50."""
+    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
+    world.write(*({"step": step, "ts": start_s + step + pause_s * (step > 50), **line} for step in steps))
     world.ingest()
 
 
 def use(world: World) -> AttemptGpus:
     with world.store.read() as conn:
         found = gpu_queries.attempt_gpus(conn, 1)
+    assert found is not None
+    return found
+
+
+def per_token(world: World) -> TokenEnergy:
+    found = use(world).per_token
     assert found is not None
     return found
 
@@ -82,8 +87,7 @@ def test_energy_per_token_excludes_the_warm_up(world: World) -> None:
     stepped(world)
     ends_s = 1000 + WARM_UP_STEPS
     sampled(world, counter(range(995, 1106), lambda ts: 900 * min(ts, ends_s) + 300 * max(0, ts - ends_s)))
-    found = use(world).per_token
-    assert found is not None
+    found = per_token(world)
     assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
     assert found.j_per_token == pytest.approx(0.3)
 
@@ -93,42 +97,31 @@ def test_the_ends_of_the_window_are_interpolated(world: World) -> None:
     stepped(world, start_s=1000.25)
     seconds = [990 + 3.7 * number for number in range(40)]
     sampled(world, counter(seconds, lambda ts: 250 * ts))
-    found = use(world).per_token
-    assert found is not None
+    found = per_token(world)
     assert (found.first_step, found.last_step, found.energy_j) == pytest.approx((20, 100, 250 * 80))
 
 
 def test_a_line_stands_for_the_steps_since_the_one_before(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, start_step=0)
-    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
-    world.write(*({"step": step, "ts": 1000.0 + step, **line} for step in range(10, 101, 10)))
-    world.ingest()
+    stepped(world, range(10, 101, 10))
     sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
-    assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
+    assert astuple(per_token(world)) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
 
 
 def test_time_without_steps_costs_energy_and_makes_no_tokens(world: World) -> None:
     """A checkpoint of 30 s after step 50."""
-    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
-    world.write(*({"step": s, "ts": 1000.0 + s + (30 if s > 50 else 0), **line} for s in range(1, 101)))
-    world.ingest()
+    stepped(world, pause_s=30.0)
     sampled(world, counter(range(995, 1136), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
+    found = per_token(world)
     assert (found.seconds, found.energy_j) == pytest.approx((110, 300 * 110))
     assert found.tokens == pytest.approx(80 * TOKENS)
 
 
 def test_an_attempt_that_resumed_warms_up_again(world: World) -> None:
-    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
-    world.write(*({"step": step, "ts": 1000.0 + step, **line} for step in range(501, 601)))
-    world.ingest()
+    stepped(world, range(501, 601))
     sampled(world, counter(range(1495, 1606), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
+    found = per_token(world)
     assert (found.first_step, found.last_step) == (520, 600)
 
 
@@ -138,9 +131,7 @@ def test_only_steps_that_all_gpus_cover_count(world: World) -> None:
     both = [(ts, 300.0 * ts if ts <= 1090 else None, 100.0 * ts if ts >= 1040 else None) for ts in range(995, 1106)]
     lines = [{"ts": ts, "span_s": 1.0, "gpu": [0, 1], "energy_j": [one, two]} for ts, one, two in both]
     sampled(world, lines, gpus=2)
-    found = use(world).per_token
-    assert found is not None
-    assert astuple(found) == pytest.approx((40, 90, 50.0, 400 * 50, 50 * TOKENS))
+    assert astuple(per_token(world)) == pytest.approx((40, 90, 50.0, 400 * 50, 50 * TOKENS))
     assert use(world).energy_j == pytest.approx(300 * 95 + 100 * 65)
 
 
@@ -187,7 +178,7 @@ def used(seconds: Sequence[float], busy: Callable[[float], float]) -> list[dict[
 
 def test_timed_use_excludes_start_warm_up_and_end(world: World) -> None:
     """A step a second from 1000 s on; it compiles for 20 steps, and saves after the last one, idle."""
-    stepped(world, steps=40)
+    stepped(world, range(1, 41))
     sampled(world, used(range(900, 1100), lambda ts: 55 if 1020 <= ts <= 1040 else 2))
     [gpu] = timed(world)
     assert (gpu.samples, gpu.from_s, gpu.to_s, gpu.sampled_s) == (21, 1020, 1040, 21)

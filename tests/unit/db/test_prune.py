@@ -100,7 +100,7 @@ def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
 
 def test_one_that_is_killed_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled(world, counter([1000.0 + second for second in range(60)], lambda ts: ts))
-    stepped(world, 60)
+    stepped(world, range(1, 61))
     end(world, 1)
     with world.store.read() as conn:
         before = gpu_queries.run_gpus(conn, world.run_id)
@@ -131,7 +131,7 @@ def interrupted_by(last: list[Table]) -> Any:
 
 def test_a_coarser_rule_thins_what_a_finer_rule_left(world: World) -> None:
     sampled(world, counter([1000.0 + second for second in range(61)], lambda ts: ts))
-    stepped(world, 60)
+    stepped(world, range(1, 61))
     end(world, 1)
     thin(world)
     thin(world, Retention(20, 0.0))

@@ -56,6 +56,21 @@ def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | Non
     return (submits[0] if submits else None), (states[-1] if states else None)
 
 
+def tried_again(*past: AttemptRow, **values: Any) -> Submit:
+    """The attempt that follows these."""
+    submit, _ = after(*past, **values)
+    assert submit is not None
+    return submit
+
+
+def given_up(*past: AttemptRow, **values: Any) -> SetRun:
+    """The run's new state: no attempt follows these."""
+    submit, change = after(*past, **values)
+    assert submit is None
+    assert change is not None
+    return change
+
+
 # -- what comes after which end --------------------------------------------------------------------------------
 
 
@@ -98,9 +113,7 @@ def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -
 @pytest.mark.parametrize("kind", ["cancelled", "crash", "deterministic"])
 def test_a_success_counts_also_with_later_attempts(kind: str) -> None:
     """A restored store may learn late that an attempt had completed before another one began."""
-    submit, change = after(ended_row(1, "completed", last_step=20), ended_row(2, kind), run=run_row(generation=2))
-    assert submit is None
-    assert change is not None
+    change = given_up(ended_row(1, "completed", last_step=20), ended_row(2, kind), run=run_row(generation=2))
     assert change.state is RunState.COMPLETED
 
 
@@ -114,11 +127,8 @@ def crashed(generation: int, place: str = PLACE, last_step: int | None = 20, **v
 
 
 def test_an_unknown_error_that_comes_back_at_the_same_place_is_not_tried_a_third_time() -> None:
-    submit, _ = after(crashed(1))
-    assert submit is not None
-    submit, change = after(crashed(1), ended_row(2, "preempted", last_step=10), crashed(3, last_step=25))
-    assert submit is None
-    assert change is not None
+    tried_again(crashed(1))
+    change = given_up(crashed(1), ended_row(2, "preempted", last_step=10), crashed(3, last_step=25))
     assert change.state is RunState.FAILED
     assert change.reason == "boom · the same error at the same place ended attempt 1: retrying would not help"
 
@@ -133,16 +143,8 @@ def test_an_unknown_error_that_comes_back_at_the_same_place_is_not_tried_a_third
     ],
 )
 def test_another_place_step_or_epoch_is_another_error(before: AttemptRow) -> None:
-    submit, _ = after(before, crashed(2))
-    assert submit is not None
-    assert after(crashed(1, place=""), crashed(2, place=""))[0] is not None
-
-
-def test_out_of_memory_is_tried_at_half_the_micro_batch() -> None:
-    submit, _ = after(ended_row(1, "oom"))
-    assert submit is not None
-    assert submit.micro_batch == 4
-    assert "micro-batch 8, tried at 4" in submit.why
+    tried_again(before, crashed(2))
+    tried_again(crashed(1, place=""), crashed(2, place=""))
 
 
 @pytest.mark.parametrize(
@@ -154,20 +156,17 @@ def test_out_of_memory_is_tried_at_half_the_micro_batch() -> None:
     ],
 )
 def test_out_of_memory_without_a_remedy_has_a_hint(attempt: AttemptRow, values: dict[str, Any], words: str) -> None:
-    submit, change = after(attempt, **values)
-    assert submit is None
-    assert change is not None
+    change = given_up(attempt, **values)
     assert change.state is RunState.FAILED
     assert words in change.reason
 
 
 def test_memory_in_pieces_is_first_tried_whole_and_then_smaller() -> None:
-    whole, _ = after(ended_row(1, "fragmentation"))
-    smaller, _ = after(ended_row(1, "fragmentation"), ended_row(2, "fragmentation", changes="expandable_segments"))
-    assert whole is not None
-    assert smaller is not None
+    whole = tried_again(ended_row(1, "fragmentation"))
+    smaller = tried_again(ended_row(1, "fragmentation"), ended_row(2, "fragmentation", changes="expandable_segments"))
     assert (whole.micro_batch, whole.changes) == (8, ("expandable_segments",))
     assert (smaller.micro_batch, smaller.changes) == (4, ("expandable_segments",))
+    assert "micro-batch 8, tried at 4" in smaller.why
 
 
 def test_at_micro_batch_1_the_allowed_changes_are_made_one_by_one() -> None:
@@ -194,8 +193,7 @@ def test_at_micro_batch_1_the_allowed_changes_are_made_one_by_one() -> None:
 
 def test_a_change_that_was_necessary_once_stays() -> None:
     past = ended_row(1, "preempted", changes="expandable_segments activation_checkpointing", micro_batch=1, last_step=3)
-    submit, _ = after(past, checkpoint_step=3)
-    assert submit is not None
+    submit = tried_again(past, checkpoint_step=3)
     assert (submit.micro_batch, submit.changes) == (1, ("expandable_segments", "activation_checkpointing"))
 
 
@@ -214,26 +212,23 @@ def test_a_bad_node_is_excluded_for_every_run_unless_the_spec_names_its_nodes() 
 
 def test_an_ambiguous_gpu_error_goes_elsewhere_once_and_is_then_the_script_s() -> None:
     first = ended_row(1, "gpu_fault", evidence=at("n1"))
-    submit, _ = after(first, retry=RetryConfig(infra=1, crash=0))
-    assert submit is not None
+    submit = tried_again(first, retry=RetryConfig(infra=1, crash=0))
     assert submit.exclude == ("n1",)
-    again, change = after(first, ended_row(2, "gpu_fault", evidence=at("n2")), retry=RetryConfig(infra=9, crash=0))
-    assert again is None
-    assert change is not None
+    change = given_up(first, ended_row(2, "gpu_fault", evidence=at("n2")), retry=RetryConfig(infra=9, crash=0))
     assert "retry.crash = 0 is used up" in change.reason
 
 
 def test_a_bad_checkpoint_costs_nothing_once() -> None:
     retry = RetryConfig(crash=0, infra=0)
-    assert after(ended_row(1, "checkpoint"), retry=retry)[0] is not None
-    assert after(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)[0] is None
+    tried_again(ended_row(1, "checkpoint"), retry=retry)
+    given_up(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)
 
 
 def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
-    first, _ = after(ended_row(1, "host_oom"), slurm=SlurmConfig(mem="1000M"))
-    second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), slurm=SlurmConfig(mem="1000M"))
-    assert first is not None
-    assert second is not None
+    first = tried_again(ended_row(1, "host_oom"), slurm=SlurmConfig(mem="1000M"))
+    second = tried_again(
+        ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), slurm=SlurmConfig(mem="1000M")
+    )
     assert (first.mem_scale, first.micro_batch) == (1.5, 8)
     assert second.mem_scale == 1.5  # what was necessary once stays
 
@@ -253,14 +248,10 @@ def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
     ],
 )
 def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None:
-    def tried(times: int) -> tuple[Submit | None, SetRun | None]:
-        past = [ended_row(i + 1, kind, micro_batch=2 ** (9 - i)) for i in range(times)]
-        return after(*past, slurm=SlurmConfig(mem="1000M"), global_batch=2048)
-
-    assert tried(budget)[0] is not None
-    submit, change = tried(budget + 1)
-    assert submit is None
-    assert change is not None
+    past = [ended_row(i + 1, kind, micro_batch=2 ** (9 - i)) for i in range(budget + 1)]
+    values: dict[str, Any] = {"slurm": SlurmConfig(mem="1000M"), "global_batch": 2048}
+    tried_again(*past[:-1], **values)
+    change = given_up(*past, **values)
     assert change.state is RunState.FAILED
     assert "is used up" in change.reason
 
@@ -268,20 +259,18 @@ def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None
 def test_a_time_limit_counts_as_a_crash_only_without_a_step() -> None:
     stuck = [ended_row(i, "time_limit", last_step=None) for i in range(1, 5)]
     moving = [ended_row(i, "time_limit", start_step=10 * i, last_step=10 * i + 10) for i in range(1, 5)]
-    assert after(*stuck)[0] is None
-    assert after(*moving)[0] is not None
+    given_up(*stuck)
+    tried_again(*moving)
 
 
 def test_preemptions_with_progress_go_on_for_ever() -> None:
     past = [ended_row(i, "preempted", start_step=10 * i, last_step=10 * i + 5) for i in range(1, 30)]
-    assert after(*past, checkpoint_step=300)[0] is not None
+    tried_again(*past, checkpoint_step=300)
 
 
 def test_three_attempts_from_one_step_are_held() -> None:
     past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
-    submit, change = after(*past, checkpoint_every=50, checkpoint_step=20)
-    assert submit is None
-    assert change is not None
+    change = given_up(*past, checkpoint_every=50, checkpoint_step=20)
     assert change.state is RunState.HELD
     assert "set or lower train.checkpoint_every" in change.reason
 
@@ -311,12 +300,12 @@ def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
     past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
-    assert after(*past, checkpoint_step=30)[0] is not None
+    tried_again(*past, checkpoint_step=30)
 
 
 def test_failures_with_a_budget_of_their_own_do_not_hold_a_run() -> None:
     past = [ended_row(1, "oom"), ended_row(2, "oom", micro_batch=4), ended_row(3, "preempted", micro_batch=2)]
-    assert after(*past)[0] is not None
+    tried_again(*past)
 
 
 # -- when -------------------------------------------------------------------------------------------------------
@@ -347,7 +336,7 @@ def test_the_jitter_is_the_same_in_every_pass_and_differs_between_runs() -> None
 
 def test_a_wait_counts_by_the_clock_of_the_store() -> None:
     late = ended_row(1, "crash", ended_s=NOW_S + 3600, evidence={"reason": "x", "hint": "", "seen_s": NOW_S - 40})
-    assert after(late)[0] is not None
+    tried_again(late)
 
 
 def test_a_waiting_run_shows_its_time_once() -> None:
@@ -652,8 +641,7 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
     assert watched(row, 0) == [CancelJob(row, "7_0")]
     ended = outcome(RankEnd(0, None, None), RankEnd(1, None, None), ended_by="signal", launcher_exit=1, last_step=120)
     view = AttemptView(row, job("CANCELLED"), outcomes=(ended,), claimed=True)
-    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
-    assert isinstance(finish, Finish)
+    [finish] = of_kind(Finish, decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING)))))
     assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
 
 
@@ -690,24 +678,21 @@ def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
 def test_only_the_user_cancels_a_run(user: int, nodes: str, by: int | None, claimed: bool, kind: str) -> None:
     view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes, cancelled_by=by), claimed=claimed)
     running = run_view(view, run=run_row(generation=1, state=RunState.RUNNING))
-    finish, *_ = decide(snapshot(running, user=user))
-    assert isinstance(finish, Finish)
+    [finish] = of_kind(Finish, decide(snapshot(running, user=user)))
     assert finish.verdict.kind == kind
 
 
 def test_an_end_is_that_of_the_sizes_that_it_began_with() -> None:
     start = Start("7_0", "n1", "a", 1, "", 0, 123.0, 16, 2)
     view = AttemptView(attempt_row(), job("COMPLETED"), start=start, outcomes=(outcome(),))
-    finish, *_ = decide(snapshot(run_view(view)))
-    assert isinstance(finish, Finish)
+    [finish] = of_kind(Finish, decide(snapshot(run_view(view))))
     assert (finish.attempt.micro_batch, finish.attempt.accumulation) == (16, 2)
 
 
 def test_a_run_that_moved_on_after_all_has_not_hung() -> None:
     row = attempt_row(evidence={"hang": "no step for 601 s"})
     view = AttemptView(row, job("COMPLETED"), outcomes=(outcome(),))
-    finish, *_ = decide(snapshot(run_view(view)))
-    assert isinstance(finish, Finish)
+    [finish] = of_kind(Finish, decide(snapshot(run_view(view))))
     assert finish.verdict.kind == "completed"
 
 
@@ -735,15 +720,13 @@ def test_a_run_that_succeeded_before_it_could_be_cancelled_has_succeeded(ended_b
 
 def test_retry_gives_fresh_budgets_and_keeps_the_micro_batch_that_fitted() -> None:
     past = [ended_row(1, "oom"), *(ended_row(i, "crash", micro_batch=4) for i in range(2, 6))]
-    submit, _ = after(*past, run=run_row(generation=5, retry_epoch=1))
-    assert submit is not None
+    submit = tried_again(*past, run=run_row(generation=5, retry_epoch=1))
     assert (submit.generation, submit.micro_batch, submit.why) == (6, 4, "asked for again")
 
 
 def test_another_configuration_starts_afresh() -> None:
     past = [ended_row(i, "deterministic", micro_batch=1) for i in (1, 2)]
-    submit, _ = after(*past, run=run_row(generation=2, config_hash="other"))
-    assert submit is not None
+    submit = tried_again(*past, run=run_row(generation=2, config_hash="other"))
     assert (submit.generation, submit.micro_batch) == (3, 8)
 
 
@@ -751,12 +734,6 @@ def test_a_success_of_an_older_configuration_does_not_count() -> None:
     view = AttemptView(attempt_row(config_hash="old"), job("COMPLETED"), outcomes=(outcome(),))
     actions = decide(snapshot(run_view(view, run=run_row(generation=1))))
     assert [submit.generation for submit in of_kind(Submit, actions)] == [2]
-
-
-def test_a_success_counts_whenever_the_run_was_retried() -> None:
-    _, change = after(ended_row(1, "completed"), run=run_row(generation=1, retry_epoch=1))
-    assert change is not None
-    assert change.state is RunState.COMPLETED
 
 
 @pytest.mark.parametrize(("config", "goes_on"), [({}, True), ({"command": ["train.py"]}, False)])

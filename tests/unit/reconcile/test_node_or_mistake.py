@@ -25,9 +25,8 @@ def ended(run_id: int, kind: str, host: str, rule: str = "", **values: Any) -> R
 TRAINED = ended(2, "completed", "n2", last_step=100)
 
 
-@pytest.mark.parametrize("rule", ["device-ordinal"])
-def test_an_error_of_one_node_is_tried_on_another(rule: str) -> None:
-    actions = decide(snapshot(ended(1, "deterministic", "n1", rule), TRAINED))
+def test_an_error_of_one_node_is_tried_on_another() -> None:
+    actions = decide(snapshot(ended(1, "deterministic", "n1", "device-ordinal"), TRAINED))
     [submit] = of_kind(Submit, actions)
     assert "on n1 alone" in submit.why
     assert "n1" in submit.exclude
@@ -94,13 +93,6 @@ def tried(*ends: tuple[str, str]) -> RunView:
         for number, (kind, host) in enumerate(ends, 1)
     ]
     return run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
-
-
-def test_a_mistake_that_one_node_alone_showed_is_tried_on_another() -> None:
-    [submit] = of_kind(Submit, decide(replace(snapshot(tried(("node", "n1"))), nodes=4)))
-    assert "n1" in submit.exclude
-    [submit] = of_kind(Submit, decide(replace(snapshot(tried(("node", "n1"))), nodes=1)))
-    assert submit.exclude == ()
 
 
 @pytest.mark.parametrize(

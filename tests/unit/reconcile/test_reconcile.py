@@ -33,7 +33,7 @@ from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.tests.simulation.clock import Clock
-from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World, make_world
+from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World
 
 
 class Killed(BaseException):
@@ -216,20 +216,6 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
     assert [str(a.state) for a in world.attempts("depth-1")] == ["queued"]
-
-
-def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
-    world.record(matrix={"depth": [1]})
-    world.settle()
-    world.store.close()
-    for path in folder.glob("campaign.db*"):
-        path.unlink()
-    again = make_world(folder)
-    again.record(matrix={"depth": [1]}, train={"steps": 3, "seed": 7})
-    again.settle()
-    assert again.states() == {"depth-1": "completed"}
-    assert again.ran == [("depth-1", 2)]
-    again.store.close()
 
 
 def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_attempts_have_begun(world: World) -> None:

@@ -179,13 +179,3 @@ def test_a_clock_set_back_delays_no_campaign(world: World, monkeypatch: pytest.M
     ahead_s[0] = 0.0
     after = names([outcome for _ in NAMES if isinstance(outcome := next(watch), Outcome)])
     assert sorted(before) == sorted(after) == sorted(NAMES)
-
-
-def test_campaigns_of_a_dead_process_are_taken_over(world: World) -> None:
-    with world.store.read() as conn:
-        _, held, *_ = queries.list_campaigns(conn)
-    with world.store.write() as conn:
-        leases.acquire_lease(conn, lease_name(held.id), NOBODY, LEASE_TTL_S)
-    turns, store = turns_of(world)
-    assert sorted(names(list(turns.one_round()))) == list(NAMES)
-    store.close()
