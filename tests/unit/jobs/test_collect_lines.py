@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.collect.collector import Collector
-from dscampaign.jobs.collect.formats import Line
+from dscampaign.jobs.collect.formats import STEPS, Line, StepForm
 from dscampaign.jobs.collect.printed import CommonForms
 from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.tests.unit.jobs.test_collect import Looked, read
@@ -41,6 +41,7 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("Steps: 5%|# | 295/999 [0, loss=3]\rSteps: 5%|# | 295/999 [0, loss=2]INFO epoch 0:", {"loss": 2.0}),
         # which of several steps
         ('{"max_steps": 1000, "step": 295, "loss": 2.1}', {"loss": 2.1}),
+        ("total_steps: 1000 | step: 295 | loss 2.1", {"loss": 2.1}),
         ("{'step': 295, 'train_loss': 2.1, 'lr': 0.25}", {"loss": 2.1, "lr": 0.25}),
         ("micro_step=12 global_step=295 loss=2.1", {"loss": 2.1}),
         ("trainer/global_step: 295, step: 12, loss 2.1", {"loss": 2.1}),
@@ -107,6 +108,7 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         "val_step: 5 loss: 2.1",
         f"{TITAN}validate step: 5  loss:  2.1",
         "valid | step 5 | loss 2.1",
+        "step 5 | best val loss 2.1",
         "Resuming from step 5, loss 2.1\nNew best model at step 5: loss 2.1",
         f"{LIGHTNING}]",
         "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, lr=8.9e-05, wall=882",  # fairseq, without its updates
@@ -133,6 +135,7 @@ OF_STEPS = (  # a run of 100 steps
     *BLOCKS,
     f"{BAR}, loss=2.5]",
     f"Epoch 1/1: {BAR}, loss=tensor(2.5)]",
+    f"1|30|Loss: 2.5: {BAR}]",  # torchtune
     "[rank0]: [30/100] loss=2.5",
     "2026-05-01 12:00:00 - INFO - 30/100 - loss: 2.5",
     "Train: 30/100 loss=2.5",
@@ -164,6 +167,13 @@ OF_EPOCHS = (  # of 100 batches each
     "Epoch: [0]  [ 30/100]  eta: 0:00:10  lr: 0.01  loss: 2.5 (2.75)  time: 0.3  data: 0.1",  # torchvision
     "| epoch   1 |    30/ 100 batches | lr 5.00 | ms/batch 12.50 | loss  2.50 | ppl    12.18",
 )
+
+
+@pytest.mark.parametrize("form", STEPS, ids=lambda form: form.example)
+def test_each_form_reads_its_example(tmp_path: Path, form: StepForm) -> None:
+    (line,) = read(f"{form.example}\n", CommonForms(1000), tmp_path)
+    assert (line["step"], line["loss"]) == (295, 2.5)
+    assert form.pattern.search(form.example)
 
 
 @pytest.mark.parametrize(
