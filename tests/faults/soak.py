@@ -39,6 +39,7 @@ from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 from . import processes
 from .disk import SmallDisk
 from .injector import Injector, Victims
+from .ledger import Ledger
 from .promises import broken_promises
 from .trial import SLURM, Trial, begin, grow
 from .workload import Planned, draw
@@ -183,19 +184,20 @@ class Soak:
         lines = [f"seed {self.seed}, {seconds:.0f} s", *_summary(seen), _line("faults", injector.count)]
         broken = [
             *broken_promises(self._trial),
-            *(text for planned in self._planned for text in _verdict(planned, seen)),
+            *(text for planned in self._planned for text in _verdict(planned, seen, self._trial.ledger(planned.name))),
         ]
         return Report(lines, broken)
 
 
-def _verdict(planned: Planned, seen: Observed) -> Iterator[str]:
+def _verdict(planned: Planned, seen: Observed, ledger: Ledger) -> Iterator[str]:
     """Whether a run ended as its script deserves."""
     run = seen.runs.get(planned.name)
     if run is None or run.state not in planned.deserves:
         what = f"{run.state}: {run.reason}" if run else "never recorded"
         yield f"{planned.name} deserves {'/'.join(sorted(planned.deserves))}, and is {what}"
     elif planned.mistaken:
-        kinds = [attempt.failure_class for attempt in seen.attempts[planned.name]]
+        tried = {line.generation for line in ledger.lines if line.name.startswith("mistake")}
+        kinds = [one.failure_class for one in seen.attempts[planned.name] if one.generation in tried]
         if kinds.count("deterministic") != 1 and kinds.count("crash") != 2:  # a likely mistake is tried twice
             yield f"{planned.name}: a mistake, tried as {kinds}"
 
