@@ -79,5 +79,5 @@ def findings(spec: Spec, runs: Sequence[Run]) -> Iterator[Finding]:
             wrong = check(made.config, made.world_size)
         except InvalidSpec as error:
             wrong = list(error.findings)
-        for finding in wrong:
-            yield Finding(((*place, *finding.places[0]), (*place, "command")), finding.message, finding.hint)
+        for found in wrong:
+            yield Finding((*((*place, *at) for at in found.places), (*place, "command")), found.message, found.hint)

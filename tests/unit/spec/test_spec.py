@@ -122,6 +122,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("slurm: {gpus_per_node: many}", 7, "slurm.gpus_per_node", "h100:8"),
         ("slurm: {gpus_per_node: 4, gres: 'gpu:4'}", 7, "slurm.gres", "together with gpus_per_node"),
         ("slurm: {time: 2}", 7, "slurm.time", "signal_delay_s 120"),
+        ("then: {a: {command: [-m, x], slurm: {time: 2}}}", 7, "then.a.slurm.time", "signal_delay_s 120"),
         ("retry: {oom: -1}", 7, "retry.oom", "greater than or equal to 0"),
         ("retry: {rules: [{match: '(', action: stop}]}", 7, "retry.rules[0].match", "is not a regular expression"),
         ("retry: {rules: [{match: '\\w', action: stop}]}", 7, "retry.rules[0].match", "matches nearly every line"),
