@@ -104,8 +104,9 @@ def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
 _HOW: Final = re.compile(
     r"zero|stage|strateg|offload|shard|micro|accum|compile|checkpointing|precision|dtype|worker|attn|attention"
+    r"|python|container|launcher|slurm|nodes|ranks_per_node"
 )
-"""In the name of a script's own parameter: it decides how a step is computed, not what is learned."""
+"""In the name of an axis: it decides how a step is computed, not what is learned, and no script need read it."""
 
 
 def learning_axes(conditions: Sequence[Condition]) -> list[str]:
@@ -113,10 +114,9 @@ def learning_axes(conditions: Sequence[Condition]) -> list[str]:
     own_script = bool(conditions and conditions[0].runs[0].config.get("command"))
     axes = dict.fromkeys(name for each in conditions for name in each.params)
     varying = [name for name in axes if len({key_of(each.params.get(name)) for each in conditions}) > 1]
-    others = (*FIELDS, "label", "strategy", "nodes", "ranks_per_node")  # of the spec, beside a script's parameters
 
     def is_of_script(name: str) -> bool:
-        return own_script and "." not in name and name not in others and not _HOW.search(name.lower())
+        return own_script and "." not in name and name not in (*FIELDS, "label") and not _HOW.search(name.lower())
 
     return [name for name in varying if name.removeprefix("train.") in LEARNING or is_of_script(name)]
 

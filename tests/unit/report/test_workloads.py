@@ -86,7 +86,7 @@ def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
     assert found == ["depth"]
 
 
-@pytest.mark.parametrize("axis", ["zero_stage", "zero", "strategy", "micro_batch", "compile", "num_workers"])
+@pytest.mark.parametrize("axis", ["zero_stage", "zero", "strategy", "micro_batch", "compile", "num_workers", "python"])
 def test_an_axis_that_changes_only_how_a_step_is_computed_is_not_named(planted: Plant, axis: str) -> None:
     points: list[dict[str, Any]] = [{axis: 1}, {axis: 2}]
     assert not list(ignored(measured(planted, *(point(FIRST, **params) for params in points))))
