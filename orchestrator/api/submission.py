@@ -105,10 +105,8 @@ class Proposal:
         """The reason to confirm it: it ends runs, or is large; None without any."""
         if ends := self.plan.count(Sign.CANCEL):
             return f"this cancels {count(ends, 'run')}"
-        starting, hours = len(self.plan.starting), self.plan.hours or GpuHours()
-        times = 1 + self.plan.later / max(1, starting)
-        all_hours = GpuHours(hours.most * times, hours.likely and hours.likely * times)
-        return large(self._location.settings, starting + len(self.plan.following) + self.plan.later, all_hours)
+        runs = len(self.plan.starting) + len(self.plan.following) + self.plan.later
+        return large(self._location.settings, runs, self.plan.hours or GpuHours())
 
     def record(self) -> tuple[Store, CampaignRow]:
         """Record its runs as desired, in a new store if there is none; a pass submits them."""

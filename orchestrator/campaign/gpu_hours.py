@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from dscampaign.db.records import RunRow
@@ -60,7 +59,7 @@ def jobs_of(attempts: Iterable[ToRun]) -> list[Jobs]:
 
 def hours_of(shapes: Iterable[Jobs]) -> GpuHours:
     """Return the GPU-hours of jobs: each has one time limit, however many runs it runs."""
-    return sum(map(_hours_of_job, chain.from_iterable(shapes)), GpuHours())
+    return sum((_hours_of_job(job) for jobs in shapes for job in jobs), GpuHours())
 
 
 def _hours_of_job(job: Sequence[ToRun]) -> GpuHours:

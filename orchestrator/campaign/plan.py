@@ -136,9 +136,10 @@ class Plan:
 
     @cached_property
     def hours(self) -> GpuHours | None:
-        """The GPU-hours of the jobs and of follow-ups, `likely` and at `most`; None without Slurm."""
-        after = jobs_of(ToRun(run, run.config) for run in self.following)
-        return hours_of([*self.jobs, *after]) if self.executor == "slurm" else None
+        """The GPU-hours of the jobs, of follow-ups and of a search's further runs; None without Slurm."""
+        now = hours_of([*self.jobs, *jobs_of(ToRun(run, run.config) for run in self.following)])
+        times = 1 + self.later / max(1, len(self.starting))
+        return GpuHours(now.most * times, now.likely and now.likely * times) if self.executor == "slurm" else None
 
     def count(self, *signs: Sign) -> int:
         """Return how many runs have these signs."""

@@ -83,6 +83,7 @@ def summary(plan: Plan, page: Page) -> str:
     start = plan.count(Sign.CREATE, Sign.RESUBMIT)
     parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
     parts += [f"{count(len(plan.following), 'follow-up')} later"] if plan.following else []
+    parts += [f"at most {count(plan.later, 'more run')} of the search"] if plan.later else []
     if plan.hours is None and start:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         likely = [item.likely.seconds for item in plan.runs if item.starts and item.likely]
@@ -94,9 +95,8 @@ def summary(plan: Plan, page: Page) -> str:
         parts += [count(jobs, "job")] if jobs < start else []
         parts += [count(plan.arrays, "sbatch array")] if start else []
         hours = plan.hours.likely
-        likely_text = "" if hours is None else f"likely {rough(hours)} GPU-hours{_basis(plan)}, "
-        unit = " GPU-hours" if hours is None else ""
-        parts += [f"{likely_text}at most {rough(plan.hours.most)}{unit}"]
+        limit = f"at most {rough(plan.hours.most)}"
+        parts += [f"{limit} GPU-hours" if hours is None else f"likely {rough(hours)} GPU-hours{_basis(plan)}, {limit}"]
     if plan.first_start_s and start:
         parts += [f"Slurm expects to start at {near_time(plan.first_start_s, time.time())}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"

@@ -253,12 +253,12 @@ def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Outp
 
 
 def test_what_a_search_may_add_counts(spec: Path, capsys: Output) -> None:
-    text = spec.read_text()
     search = "search: {parameters: {depth: {int: [1, 90]}}, sampler: random, trials: 20, confirm: {top: 1}}\n"
-    spec.write_text(re.sub("(?ms)^(matrix|repeats):.*?(?=^[a-z]|\\Z)", "", text) + search)
+    spec.write_text(re.sub("(?ms)^(matrix|repeats):.*?(?=^[a-z]|\\Z)", "", spec.read_text()) + search)
     assert main(["plan", str(spec)]) == 0
     shown = capsys.readouterr().out
     assert "search: at most 20 trials, 8 at a time; then the best 1 again, 3 runs each" in shown
+    assert "· at most 22 more runs of the search · 1 sbatch array · at most 736 GPU-hours" in shown
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
     assert "23 runs exceed ask_above_runs = 20" in done.stderr
