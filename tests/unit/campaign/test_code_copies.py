@@ -256,7 +256,7 @@ def test_a_copy_that_broke_off_is_no_copy(project: Project, monkeypatch: pytest.
 
     with monkeypatch.context() as disk:
         disk.setattr("shutil.copy2", full)
-        with pytest.raises(code_copies.UserError, match="No space left"):
+        with pytest.raises(UserError, match="No space left"):
             project.code()
     assert list((project.dir / "code").iterdir()) == []
     assert project.files() == ["b.py", "train.py"]

@@ -62,4 +62,4 @@ def test_a_job_counts_until_the_last_look_at_it(store: Store) -> None:
         (campaign,) = queries.list_campaigns(conn)
         acquire_lease(conn, lease_name(campaign.id), "host:1:a", 3600.0 - 4 * 86_400)
     (found,) = read_overview(store)
-    assert (found.device_hours, OVERVIEW["device-hours"](found)) == (pytest.approx(1, rel=0.01), "1")
+    assert (0.99 <= found.device_hours <= 1.01, OVERVIEW["device-hours"](found)) == (True, "1")

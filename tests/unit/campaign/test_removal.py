@@ -193,7 +193,7 @@ def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettl
     """No pass can note the end of its jobs: it has no folder to read."""
     with pytest.raises(Unreachable) as caught:
         unsettled.run_pass()
-    assert caught.value.hint.endswith("or `campaign rm c` to give it up")
+    assert str(caught.value.hint).endswith("or `campaign rm c` to give it up")
     with pytest.raises(UserError, match="2 jobs of it may still run") as refused:
         retention.remove(unsettled.store, unsettled.campaign)
     assert refused.value.hint == "end 1_0, 1_1, then `campaign rm c`"
