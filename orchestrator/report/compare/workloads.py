@@ -103,8 +103,8 @@ def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _HOW: Final = re.compile(
-    r"zero|stage|strateg|offload|shard|micro|accum|compile|checkpointing|precision|dtype|worker|attn|attention"
-    r"|python|container|launcher|slurm|nodes|ranks_per_node"
+    r"zero|stage|strateg|offload|shard|micro|accum|compile|checkpointing|precision|dtype|worker"
+    r"|(?:attn|attention)(?:_?(?:impl|backend|kernel)\w*)?$|^(?:python|container|launcher|slurm|nodes|ranks_per_node)\b"
 )
 """In the name of an axis: it decides how a step is computed, not what is learned, and no script need read it."""
 
