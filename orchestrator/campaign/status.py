@@ -38,7 +38,7 @@ WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PEN
 NO_METRICS: Final = (
     "the script reported no metrics. Add to it: from dscampaign import report, "
     "and after each step: report(step, loss=loss). Or give the spec patterns for its output: "
-    r"metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; or train.steps, without which a count as [1/24] is no step"
+    r"metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; or set train.steps, so that a count like [1/24] is a step"
 )
 
 

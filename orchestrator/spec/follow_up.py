@@ -79,5 +79,5 @@ def findings(spec: Spec, runs: Sequence[Run]) -> Iterator[Finding]:
             wrong = check(made.config, made.world_size)
         except InvalidSpec as error:
             wrong = list(error.findings)
-        for found in wrong:
-            yield Finding((*((*place, *at) for at in found.places), (*place, "command")), found.message, found.hint)
+        for each in wrong:
+            yield Finding((*((*place, *at) for at in each.places), (*place, "command")), each.message, each.hint)

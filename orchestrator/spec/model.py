@@ -83,7 +83,7 @@ class DatasetConfig(SpecSection):
     packing: bool = True
     """`false` makes a [padded sample](training.md#padded-samples) of each record."""
     max_tokens: Positive | None = None
-    """Most tokens to prepare. A hub data set is then [streamed](training.md#data-sets)."""
+    """Maximum number of tokens to prepare. A hub data set is then [streamed](training.md#data-sets)."""
 
 
 class TrainConfig(SpecSection):
@@ -131,7 +131,7 @@ class TrainConfig(SpecSection):
     """Reduce gradients after `each` micro-batch, or after the `last` of a step: less communication, but whole fp32
     gradients on every rank."""
     nvme_path: Line | None = None
-    """Folder on a fast local disk of each node. Needs libaio."""
+    """Absolute path of a folder on a fast local disk of each node. Needs libaio."""
     lr: Real = Field(default=3e-4, gt=0)
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -145,11 +145,11 @@ class TrainConfig(SpecSection):
     weight_decay: Real = Field(default=0.1, ge=0)
     """Weight decay of AdamW."""
     beta1: Real = Field(default=0.9, ge=0, lt=1)
-    """Of AdamW."""
+    """Decay rate of AdamW's first moment."""
     beta2: Real = Field(default=0.95, ge=0, lt=1)
-    """Of AdamW."""
+    """Decay rate of AdamW's second moment."""
     eps: Real = Field(default=1e-8, gt=0)
-    """Of AdamW."""
+    """Epsilon of AdamW."""
     grad_clip: Real = Field(default=1.0, ge=0)
     """Norm to clip gradients to; 0 disables clipping."""
     seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] = 42
@@ -159,14 +159,14 @@ class TrainConfig(SpecSection):
     checkpoint_every: Positive | None = None
     """Steps between checkpoints. Default: none; an interrupted run starts again."""
     keep_checkpoints: Positive = 2
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     keep_best: bool = False
     """Also keep the checkpoint with the lowest held-out loss among evaluated steps: make eval_every and
     checkpoint_every multiples."""
     eval_every: Positive | None = None
     """Steps between evaluations. Default: only at the end."""
     eval_batches: Positive | None = None
-    """Most batches per evaluation. Default: all held-out text."""
+    """Maximum number of batches per evaluation. Default: all held-out text."""
     activation_checkpointing: bool = False
     """Recompute activations: less memory, about a third slower."""
     compile: bool = False
@@ -182,9 +182,9 @@ class TrainConfig(SpecSection):
     """Compute output layer and loss in pieces, to save memory. For ZeRO 0 to 2, and models that end with the output
     layer."""
     sequence_parallel: Positive = 1
-    """Ranks that [share each sample](training.md#sequence-parallelism)."""
+    """Number of ranks that [share each sample](training.md#sequence-parallelism)."""
     tensor_parallel: Positive = 1
-    """Ranks that [share each layer](training.md#tensor-parallelism)."""
+    """Number of ranks that [share each layer](training.md#tensor-parallelism)."""
     log_every: Positive = 1
     """Steps between metric lines."""
     untimed_steps: Positive = WARM_UP_STEPS

@@ -217,6 +217,6 @@ def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World,
     world.set_run("new", state=RunState.COMPLETED, generation=1)
     said = "the script reported no metrics. Add to it: from dscampaign import report, and after each step:"
     assert f"new: {said}" in " ".join(shown(capsys, "status"))
-    assert "or train.steps, without which a count" in " ".join(shown(capsys, "status"))
+    assert "or set train.steps, so that a count" in " ".join(shown(capsys, "status"))
     assert f"metrics {said}" in " ".join(" ".join(shown(capsys, "explain", "new")).split())
     assert said not in " ".join(shown(capsys, "explain", "done"))
