@@ -183,7 +183,7 @@ def _learning(results: Results, looks: Looks) -> Section:
 _MEMORY: Final[Mapping[str, Column]] = {
     "reserved (GB)": _metric("mem_reserved_gb"),
     "of usable": _metric("mem_share"),
-    "beside baseline": lambda one: "" if one.more_memory is None else f"{one.more_memory:+.0%}",
+    "beside baseline": lambda one: "" if one.more_memory is None else f"{one.more_memory:+z.0%}",
     "allocated (GB)": _metric("mem_allocated_gb"),
     "on the device (GB)": _metric("mem_device_gb"),
     "host (GB)": _metric("mem_host_gb"),

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,20 +77,26 @@ class KeptRun:
             found |= json.loads(data)
         return found
 
+    @cached_property
+    def spans(self) -> list[tuple[sqlite3.Row, float]]:
+        """The timed lines, each with the time of the steps since the line before it."""
+        since = {after["step"]: before["step"] for before, after in pairwise(self.steps)}
+        return [(one, one["step_time_s"] * (one["step"] - since.get(one["step"], 0))) for one in self.timed]
+
     @property
     def window_s(self) -> float:
         """Time of the timed steps."""
-        return float(sum(one["step_time_s"] for one in self.timed))
+        return float(sum(span for _, span in self.spans))
 
     @property
     def speed(self) -> float:
         """Tokens of the timed steps by their time."""
-        return float(sum(one["tokens_per_s"] * one["step_time_s"] for one in self.timed)) / self.window_s
+        return float(sum(one["tokens_per_s"] * span for one, span in self.spans)) / self.window_s
 
     @property
     def mfu(self) -> float:
         """Mean over the time of the timed steps, in percent."""
-        return 100 * float(sum(one["mfu"] * one["step_time_s"] for one in self.timed)) / self.window_s
+        return 100 * float(sum(one["mfu"] * span for one, span in self.spans)) / self.window_s
 
     @property
     def step_ms(self) -> float:

@@ -392,6 +392,15 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
         },
         [each("speed"), middle("step_ms"), times("speed"), most("held_gb"), middle("held_out")],
     ),
+    "loss-verification-h200": lambda: kept(
+        "loss-verification-h200",
+        {
+            f"{stage} {text}": f"deepcompile-{value}_zero_stage-{stage}"
+            for stage in (1, 2, 3)
+            for text, value in (("no", "false"), ("yes", "true"))
+        },
+        [each("speed"), middle("step_ms"), times("speed"), most("held_gb"), each("held_out")],
+    ),
     "gpu-telemetry-h100x2": lambda: Table(
         {
             text: [run]
@@ -681,6 +690,31 @@ def _wrong(heading: str, cells: list[str], figures: Sequence[Figure | None], key
         if not near:
             wrong.append(f"{heading}: {' | '.join(cells)}: {cell} is {', '.join(f'{one:.6g}' for one in known)}")
     return wrong
+
+
+def test_sentences_on_compiling_follow_from_what_is_kept() -> None:
+    grid = {
+        (stage, compiled): repeats(
+            "loss-verification-h200/campaign.db.gz", f"deepcompile-{compiled}_zero_stage-{stage}"
+        )
+        for stage in (1, 2, 3)
+        for compiled in ("false", "true")
+    }
+    seeds = [[runs[seed] for runs in grid.values()] for seed in (0, 1)]
+    held_out = [[run.held_out for run in runs] for runs in seeds]
+    losses = [values for runs in seeds for values in zip(*(run.losses for run in runs), strict=True)]
+    apart = [max(max(values) - min(values) for values in kind) for kind in (held_out, losses)]
+    pays = [median(r.speed for r in grid[s, "true"]) / median(r.speed for r in grid[s, "false"]) for s in (1, 2, 3)]
+    around = [run.attempts[-1]["gpu_seconds"] - run.window_s for runs in grid.values() for run in runs]
+    busy = [median(run.busy_pct for run in grid[key]) for key in ((3, "false"), (1, "true"))]
+    for sentence in (
+        f"held-out losses of all six lie at most {apart[0]:.5f} apart, their training losses at most {apart[1]:.4f}.",
+        f"The two seeds differ by {median(held_out[0]) - median(held_out[1]):.4f} (held out)",
+        f"{pays[2]:.1f} × the speed (2.7 × there), beside {pays[0]:.1f} × and {pays[1]:.1f} × with ZeRO 1 and 2",
+        f"busy for {busy[0]:.0f} % of plain ZeRO 3's steps and {busy[1]:.0f} % of ZeRO 1's with DeepCompile",
+        f"A run took {min(around):.0f} to {max(around):.0f} s beside its timed steps",
+    ):
+        assert sentence in " ".join(PAGE.split())
 
 
 def test_figures_in_sentences_follow_from_what_is_kept() -> None:
