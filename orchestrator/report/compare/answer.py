@@ -316,6 +316,8 @@ class _Ranking:
         run, title = self.chosen.condition.counted[0], self.chosen.condition.title
         title += f" ({run.changes or f'micro-batch {run.micro_batch}'})" if change_text(run) else ""  # of all alike
         doubt = doubts[0].code if doubts else None
+        if doubt is Why.PROVISIONAL and len(rows) == 1:
+            return f"No order yet: {title} is the first to finish"
         start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
         if self.ahead and doubt in (None, self.ahead.code) and len(rows) > 1:
             verb = f"{title} looks" if doubts else f"{start}:"
@@ -363,9 +365,6 @@ def _nothing(rows: Sequence[Row]) -> str:
         return f"Nothing can be recommended: retries changed sizes; set `micro_batch: {min(sizes):.0f}` for all."
     if len(codes) > 1:
         return "Nothing can be recommended; each condition has a reason against it."
-    without = {
-        Why.UNFINISHED: "no condition is finished",
-        Why.ENDED: "no condition completed",
-    }
+    without = {Why.UNFINISHED: "no condition is finished", Why.ENDED: "no condition completed"}
     against = without.get(*codes) or reasons_text(reasons, short=Why.NOT_MEASURED in codes)
     return f"Nothing can be recommended: {against}."

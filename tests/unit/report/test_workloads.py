@@ -31,6 +31,9 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     found = answer(compare_to_baseline(workload.conditions, workload.baseline))
     assert not found.proven
     assert found.doubts[0].text == "provisional: waits not finished"
+    two = [one for one in workload.conditions if one.name != "fast"]
+    alone = answer(compare_to_baseline(two, workload.baseline))
+    assert alone.sentence == "No order yet: base is the first to finish; others are not finished."
 
 
 @pytest.mark.parametrize(("field", "one", "other"), [("global_batch", 8, 64), ("steps", 100, 1000), ("seq_len", 9, 99)])
