@@ -17,14 +17,13 @@ from dscampaign.orchestrator.report.measure.metrics import METRICS, Metric, Over
 from dscampaign.orchestrator.spec.objective import WORDS, Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
-from .conditions import Condition, circumstances, few_repeats, unlike
+from .conditions import Condition, circumstances, few_repeats, is_unfinished, unlike
 from .ranking import (
     best_learners,
     change_text,
     faster,
     faster_out,
     fastest_of,
-    is_unfinished,
     may_be_worse,
     median_loss,
     needs_least,

@@ -187,6 +187,11 @@ def _unlike_devices(one: Condition, other: Condition) -> bool:
     return asked[0] == asked[1]
 
 
+def is_unfinished(condition: Condition) -> bool:
+    """Return whether a repeat is still to come or under way."""
+    return any(run.state in UNSETTLED_RUN for run in condition.runs)
+
+
 def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | None:
     """Return the reason that conditions have too few repeats for an interval; None if they have enough.
 
@@ -201,6 +206,8 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     if lacking := {one.title: len(one.runs) for one in few if len(one.runs) < LEAST_REPEATS}:
         least = min(lacking.values())
         return Reason(Why.FEW_RUNS, tuple(lacking), least, unit=" run" if least == 1 else " runs")
+    if waiting := [one.title for one in few if is_unfinished(one)]:
+        return Reason(Why.PROVISIONAL, tuple(waiting))
     detail = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
     return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
-from .conditions import Condition
+from .conditions import Condition, is_unfinished
 from .reasons import Reason, Why
 from .statistics import TIE, Standing, estimate
 
@@ -72,11 +72,6 @@ def change_text(run: MeasuredRun) -> str:
     if run.micro_batch != run.first_micro_batch:
         return f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
     return run.changes
-
-
-def is_unfinished(condition: Condition) -> bool:
-    """Return whether a repeat is still to come or under way."""
-    return any(run.state in UNSETTLED_RUN for run in condition.runs)
 
 
 def _strained(condition: Condition) -> Reason | None:

@@ -36,6 +36,13 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     assert alone.sentence == "No order yet: base is the first to finish; others are not finished."
 
 
+def test_losses_of_a_condition_under_way_are_provisional(planted: Plant) -> None:
+    *others, last = planted(Planted("base"), Planted("c"))
+    conditions = conditions_of([*others, replace(last, state=RunState.RUNNING)])
+    compared = compare_to_baseline(conditions, conditions[0])[1]
+    assert compared.loss.reason == "provisional: c not finished"
+
+
 @pytest.mark.parametrize(("field", "one", "other"), [("global_batch", 8, 64), ("steps", 100, 1000), ("seq_len", 9, 99)])
 def test_what_the_spec_says_of_a_script_s_work_counts(planted: Plant, field: str, one: int, other: int) -> None:
     of_script = Planted("less", held_out=(None,) * 3, printed=True, train={field: one})
