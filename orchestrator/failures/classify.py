@@ -7,6 +7,7 @@ rank after another has died (a cascade) proves nothing beside any other evidence
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,9 @@ from .raised import Raised
 from .rules import LOG_RULES, RULES, UNKNOWN, USER_ACTIONS, Rule, first, gave_up_waiting
 from .scene import Scene, reports_divergence, reports_waiting
 from .verdict import Sureness, Verdict, headline
+
+_ELSEWHERE = re.compile(r"root cause above|\b(?:worker|process|engine|actor)\w*\b.{0,60}\b(?:died|dead|exited|failed)")
+"""The failure of another process, which a rank had started: only the log of that process may show why."""
 
 
 def classify(ended: Ended) -> Verdict:
@@ -46,8 +50,10 @@ def _by_root(ended: Ended) -> Verdict | None:
     speaks_of_gpus = devices.NAMED.search(text) or (rule and rule.kind is FailureClass.DIVERGED)
     if speaks_of_gpus and (broken := node_evidence.bad_gpu(ended)):
         return broken
-    if (rule is None or rule.kind is FailureClass.CRASH) and (memory := node_evidence.out_of_memory(ended)):
-        return memory
+    if rule in (None, UNKNOWN) or (rule and rule.kind is FailureClass.CRASH):
+        elsewhere = _by_log(ended) if _ELSEWHERE.search(text) else None
+        if better := node_evidence.out_of_memory(ended) or elsewhere:
+            return better
     return _verdict(rule or UNKNOWN, root, text, ended.roots, ended)
 
 
@@ -151,6 +157,8 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     last = {(clue.host, clue.line.file, clue.rank): clue for clue in ends}
     for clue in last.values():
         rule, text = _cause(clue, ended)
+        if rule is None and Scene(clue.raised, ended.trained).of_a_program:
+            rule = UNKNOWN
         if rule and not (rule.mistake and _signal_of_its_own(clue, ended)):
             return _verdict(rule, clue, text, ended.log_clues, ended)
     return None
@@ -159,6 +167,9 @@ def _by_last_words(ended: Ended) -> Verdict | None:
 def _by_prose(ended: Ended) -> Verdict | None:
     broke_off = ended.trained and any(rank.exit and not rank.error for rank in ended.ranks)
     for clue in ended.log_clues:
+        rule = _judged(clue.raised, clue.text, ended, LOG_RULES) if clue.is_cascade else None
+        if rule and rule.kind is FailureClass.NODE:  # which explains why the others waited
+            return _verdict(rule, clue, clue.text, ended.log_clues, ended)
         if broke_off and reports_divergence(clue.text):
             hint = "lower train.lr, or warm up longer"
             return clue.verdict(FailureClass.DIVERGED, "loss-not-finite", hint=hint, sure=Sureness.LIKELY)

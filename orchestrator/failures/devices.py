@@ -59,7 +59,7 @@ ORDINAL = rf"invalid device ordinal|Duplicate GPU detected|{_named('InvalidDevic
 ASSERTION = rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}"
 
 NAMED = re.compile(
-    r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|RCCL|NVML|HIP|ROCm|XPU|device ordinal|GPUs?\b|NVIDIA"
+    r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|RCCL|NVML|HIP|ROCm|XPU|device ordinal|\b[Gg][Pp][Uu]s?\b|NVIDIA"
     r"|unspecified launch failure"
 )
 """Whether a device is spoken of at all."""

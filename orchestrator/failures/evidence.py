@@ -28,11 +28,8 @@ GROUP = "group"
 SOFTWARE = "software"
 """Where an attempt's evidence keeps the versions of the libraries that its first rank had loaded."""
 
-_FATAL = (
-    *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
-    *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
-)
-DEADLY = {256 - number: int(number) for number in _FATAL}
+_FATAL = "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV", "SIGTERM"
+DEADLY = {256 - signal.Signals[name]: int(signal.Signals[name]) for name in _FATAL}
 """The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. A launcher that is ended
 itself leaves with 1, or with the code of a rank that had failed before."""
 

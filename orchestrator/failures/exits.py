@@ -16,6 +16,7 @@ from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .groups import gist
 from .policy import FailureClass
 from .raised import Place, places
+from .scene import Scene
 from .verdict import Sureness, Verdict, headline
 
 SET_UP: Final = "set-up"
@@ -42,7 +43,9 @@ _OF_A_RUNTIME: Final = re.compile(
     r"|\S*srun: unrecognized option|.*exec: (?:ch-run|apptainer|srun): not found)"
 )
 """The beginning of an error of a container's runtime: Charliecloud, Apptainer, pyxis, none at all."""
-_VAGUE: Final = re.compile(r"printing enroot log|couldn't start container|child \d+ failed|task_init")
+_VAGUE: Final = re.compile(
+    r"printing enroot log|couldn't start container|child \d+ failed|task_init|container start failed|: failed to \w+ "
+)
 """Errors of pyxis beside that which names the cause."""
 _NODE_NAME: Final = re.compile(r"[\w.-]+")
 _WORKDIR_HINT = "if no node has it, name a folder that all have with `workdir:`, or leave a link in its place"
@@ -116,7 +119,8 @@ def no_container(ended: Ended) -> Verdict | None:
         return None
     hint = "correct `container`; `campaign doctor SPEC --on-node` starts it once"
     kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
-    place = "" if ended.trained else f"{SET_UP} of the container: {gist(clue.text)}"
+    passes = ended.trained or any(Scene(error.raised, trained=False).passing for error in errors)
+    place = "" if passes else f"{SET_UP} of the container: {gist(clue.text)}"
     return clue.verdict(kind, SET_UP, f"the container did not start: {headline(clue.text)}", hint, place=place)
 
 

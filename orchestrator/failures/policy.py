@@ -16,20 +16,17 @@ from dscampaign.db.states import AttemptState, RunState
 
 
 class Budget(StrEnum):
-    """A number of retries in the spec's `retry` section, and the longest wait before one; 0 for none."""
+    """A number of retries in the spec's `retry` section."""
 
-    longest_wait_s: float
+    CRASH = "crash"
+    INFRA = "infra"
+    OOM = "oom"
+    HOST_OOM = "host_oom"
 
-    CRASH = "crash", inf
-    INFRA = "infra", 600.0
-    OOM = "oom", 0.0
-    HOST_OOM = "host_oom", 0.0
-
-    def __new__(cls, value: str, longest_wait_s: float) -> Self:
-        """A member with its attribute."""
-        member = str.__new__(cls, value)
-        member._value_, member.longest_wait_s = value, longest_wait_s
-        return member
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest wait before a retry, 0 for none."""
+        return {Budget.CRASH: inf, Budget.INFRA: 600.0}.get(self, 0.0)
 
 
 class RetryMode(Enum):

@@ -74,11 +74,11 @@ _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early = partial(_mistake, early=True)
 _again = partial(_early, sure=Sureness.UNSURE)
 
-_TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*"
+_TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark|ray)\.)(?:\w+\.)*"
 """The begin of an exception's own line: a message that only mentions a class proves nothing, nor does a server whose
 own memory is short."""
 
-_MEMORY = (
+_TEXTS = (
     # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
     _node("user-namespaces", r"namespaces?\b[^\n]{0,60}No space left|(?:pyxis|enroot)\S*:[^\n]*namespace", here=True),
     # PyTorch's caching allocator, with its class names of torch 2.5 and before, and the device's runtime.
@@ -99,12 +99,12 @@ _MEMORY = (
         r"|No space.*/dev/shm\b|torch_\d+_\d+\S*:? No space left|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
-    # slurmstepd, of several versions, and the kernel.
-    _host_oom("slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job |step )?memory limit"),
+    # slurmstepd, of several versions, the kernel, and Ray's monitor of a node.
+    _host_oom(
+        "slurm-oom",
+        r"oom[_-]kill event|[Ee]xceeded (?:job |step )?memory limit|^ray\.(?:\w+\.)*OutOfMemoryError\b",
+    ),
     _storage(when=lambda scene: scene.fault is Fault.STORAGE),
-)
-
-_CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
     _mistake(
         "ds-config",
@@ -117,27 +117,18 @@ _CONFIGURATION = (
         r"Error\(s\) in loading state_dict for|Missing key in checkpoint",
         "the checkpoint belongs to another model",
     ),
-)
-
-_MACHINE = (
     # NVIDIA's driver, in CUDA's words.
     _gpu("gpu-lost", devices.LOST),
     _gpu("gpu-ecc", devices.UNCORRECTABLE),
     _gpu("gpu-driver", devices.DRIVER),
     _rule(FailureClass.GPU_FAULT, "gpu-fault", devices.FAULT),
-    # torch's zip writer, databases and MPI-IO, which pass no errno on.
-    _storage(
-        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full|disk I/O error"
-        r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b"
-        r"|kind: (?:StorageFull|ReadOnlyFilesystem|StaleNetworkFileHandle|\w*QuotaExceeded)"
-        r"|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)",
-    ),
-    # slurmstepd and srun, for a cluster without accounting.
+    # slurmstepd and srun, for a cluster without accounting; Open MPI and Ray, which start processes on nodes, too.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
     _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
     _node(
         "slurm-log",
-        r"DUE TO NODE FAILURE"
+        r"DUE TO NODE FAILURE|lost communication with a remote daemon|daemon has unexpectedly failed after launch"
+        r"|because its node has died|marked dead because the detector"
         r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node)(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
     ),
     # The fabric: InfiniBand's verbs as NCCL and UCX report them, and NVLink's switches.
@@ -150,14 +141,12 @@ _MACHINE = (
     ),
     _node(
         "fabric",
-        r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)",
+        r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)"
+        r"|Got async (?:fatal )?event ?: [^\n]*(?:error|fatal)",
         here=True,
     ),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
-)
-
-_TRAINING = (
     # DeepSpeed's fp16 optimizer's: the same steps would end the same way.
     _diverged(
         "loss-scale",
@@ -173,9 +162,6 @@ _TRAINING = (
         r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
         r"|Invalid magic number; corrupt file|failed finding central directory",
     ),
-)
-
-_ENVIRONMENT = (
     # Python's own words only: libraries log modules that they can do without.
     _mistake(
         "no-module",
@@ -183,11 +169,12 @@ _ENVIRONMENT = (
         "install it in the environment that `python:` names",
         environment=True,
     ),
-    # The dynamic linker, as Python passes it on.
+    # The dynamic linker, as Python passes it on, and CUDA's.
     _again(
         "no-library",
-        r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
-        "the library must be the same on all nodes",
+        r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: "
+        r"|no kernel image is available",
+        "the library must fit all nodes and their GPUs",
         environment=True,
     ),
     # The device's runtime and torch's words for it.
@@ -204,19 +191,26 @@ _ENVIRONMENT = (
     _early("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
     # The shell that starts the launcher.
     _early("no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"),
-    # argparse, click, absl and hydra.
+    # argparse, click, absl, hydra and srun.
     _early(
         "argparse",
         r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
         r"|^Flags parsing error: |^Error: Invalid value for"
+        r"|^srun: error: Unable to create step for job \S+ (?:More processors requested|Invalid generic resource)"
         r"|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
     ),
-    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them: a process that died of them leaves no record.
+    # torch's zip writer, databases and MPI-IO, which pass no errno on; and errno 28, 122, 116, 5, 30 and 108, as libc
+    # and libraries word them: a process that died of them leaves no record.
     _storage(
-        r"(?i)no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
+        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full|disk I/O error"
+        r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b"
+        r"|kind: (?:StorageFull|ReadOnlyFilesystem|StaleNetworkFileHandle|\w*QuotaExceeded)"
+        r"|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)"
+        r"|(?i:no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
         r"|(?:disk|file ?system|volume) (?:is )?full|quota exceeded|stale (?:nfs )?file handle|input/output error"
-        r"|errno 5\]|read-?only file ?system|cannot send after transport endpoint shutdown",
+        r"|errno 5\]|read-?only file ?system|cannot send after transport endpoint shutdown"
+        r"|line \d+: .*(?:transport endpoint is not connected|communication error on send|host is down)$)",
     ),
 )
 
@@ -238,7 +232,7 @@ _KINDS = (
 UNKNOWN = _KINDS[-1]
 """Any other error of a program: the same error at the same place in another attempt is a mistake."""
 
-RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_KINDS)
+RULES = (*_TEXTS, *_KINDS)
 
 _GAVE_UP = _hang(
     r"(?i)Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
@@ -247,7 +241,7 @@ _GAVE_UP = _hang(
 )
 """A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
 
-LOG_RULES = (_GAVE_UP, *(rule for rule in RULES if rule.text and not rule.when and rule not in _KINDS))
+LOG_RULES = (_GAVE_UP, *(rule for rule in _TEXTS if rule.text))
 """The rules for lines of logs: patterns that prove something wherever they stand."""
 
 USER_ACTIONS = {

@@ -19,7 +19,7 @@ def _words(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
 
 
-_QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
+_QUOTED = re.compile(r"(?<!\w)'[^'\s]{1,80}(?: [^'\s]{1,40}){0,2}'(?!\w)|\"[^\"\n]{1,80}\"")
 _PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
 _NOT_FINITE = _words(
     r"(?:nans?|infs?|infinit\w*|(?:non-?|not[ _])finite|is_?(?:nan|inf|finite)|overflow[a-z]*|diverg[a-z]+)"

@@ -16,12 +16,9 @@ HEADLINE_LIMIT = 240
 class Sureness(StrEnum):
     """How sure a verdict is."""
 
-    CERTAIN = "certain"
-    """Slurm, the node or the error itself names the cause."""
-    LIKELY = "likely"
-    """The kind of error, its place and its time suggest it."""
-    UNSURE = "unsure"
-    """Nothing names the cause."""
+    CERTAIN = "certain"  # Slurm, the node or the error itself names the cause
+    LIKELY = "likely"  # the kind of error, its place and its time suggest it
+    UNSURE = "unsure"  # nothing names the cause
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ what was mended for batch 9 holds beyond it. Batch 11 is of all subjects, in the
 transformers 5); its author knew what the classes mean and not the rules. One of its labels was corrected after its
 first contact, as the case says; the figure counts that case as misjudged. Batch 12 is of ends before the first step
 that pass by themselves or are one node's fault, and of mistakes beside them; batch 13 of fabrics, JSON logs, exception
-groups and other languages; batch 14 of batch 12's kinds, written after its rules and judged once before any change. A
-case has `name`, `label` and what was left behind:
+groups and other languages; batch 14 of batch 12's kinds, written after its rules and judged once before any change;
+batch 15 of ends that the rules were mended for. A case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node

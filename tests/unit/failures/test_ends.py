@@ -276,14 +276,14 @@ def test_what_slurm_cannot_start_points_at_the_node_only_where_it_has_worked() -
     ],
 )
 def test_a_container_that_does_not_start_is_a_set_up_that_failed(text: str) -> None:
-    left = outcome(
-        *(RankEnd(rank, None, None) for rank in range(2)), launcher_exit=1, lines=log_lines(*text.splitlines())
-    )
+    lines = log_lines(*text.splitlines())
+    left = outcome(RankEnd(0, None, None), RankEnd(1, None, None), lines=lines)
     verdict = judge(left)
     assert (verdict.kind, verdict.rule) == ("crash", "set-up")
     assert verdict.reason == f"the container did not start: {text.splitlines()[-1]}"
     again = judge(replace(left, lines=log_lines(*text.replace("[27403]", "[9]").splitlines())))
     assert verdict.place == again.place != ""
     assert judge(left, known_last_step=40).place == ""
-    begun = replace(left, ranks=(RankEnd(0, 1, None, pid=7),))
-    assert judge(begun).rule != "set-up"
+    down = log_lines(text.splitlines()[-1], "slurmstepd: error: pyxis: [ERROR] the registry returned 503 Unavailable")
+    assert judge(replace(left, lines=down)).place == ""
+    assert judge(replace(left, ranks=(RankEnd(0, 1, None, pid=7),))).rule != "set-up"
