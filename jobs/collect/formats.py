@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 Line = dict[str, float]  # a line of the spool: `step`, and values by name
 LOSSES: Final = {"loss", "eval_loss"}
 MAX_STEP: Final = 2**53  # beyond, a float skips whole numbers
-_BETWEEN: Final = r"(?:[\s:=\"'\\]|->|\.{2,})*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
+_BETWEEN: Final = r"(?:[\s:=\"'\\]|->|\.{2,}|\bis(?= -?\d+\.\d))*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
 """Between a name and its number, which a tensor or a list of one number may hold."""
 _NUMBER: Final = (
     r"[-+]?(?>nan|inf(?:inity)?|[1-9]\d{0,2}(?:,\d{3})+\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)"
@@ -45,6 +45,10 @@ class StepForm(NamedTuple):
     counts: bool = False  # whether it may count something else: its total must fit the run's number of steps
 
 
+def _count(pattern: str, example: str) -> StepForm:
+    return StepForm(_form(pattern), example, counts=True)
+
+
 _OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iteration|iter)|global ?step|num_update"
 _EPOCH_BEFORE: Final = r"epoch(?:\(train\))?[\s:=#\[(]*\d++(?:\s*/\s*\d++)?[\])]?[\s:,|-]*"
 _TRAINING_COUNT: Final = r"\b(?:(?:train(?:ing)?|progress)\b:?|iter\(train\))"
@@ -64,27 +68,17 @@ STEPS: Final = (
     StepForm(_ITERATION, "iter 295: loss 2.5, mfu 12.30%"),  # nanoGPT, Megatron-LM, Detectron2
     StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295 loss: 2.5"),  # DeepSpeed, GPT-NeoX
     StepForm(_counted("updates?"), "update 295 -> loss 2.5"),  # loops of one's own
-    StepForm(
-        _form(rf"(?P<before>^|(?<![a-z0-9_./-])[a-z]+)?:? *{_BAR}"),
-        " 30%|##9  | 295/1000 [02:00<04:51, 2.4it/s, loss=2.5]",  # Accelerate, Lightning, others with tqdm
-        counts=True,
-    ),
-    StepForm(
-        _form(rf"{_BEGIN}(?:mini-?)?batch(?:es|_idx)?[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])"),
-        "[batch=295/1000]: loss 2.5",  # Composer, PyTorch's tutorials
-        counts=True,
-    ),
-    StepForm(
-        _form(rf"(?<![\w./-]){_OF_TOTAL} (?:batches|steps|iterations|iters|it)\b"),
-        "| epoch   1 |   295/ 1000 batches | loss  2.5 | ppl    12.2",  # PyTorch's examples
-        counts=True,
-    ),
-    StepForm(
-        _form(
-            rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL} ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)"
-        ),
-        "[295/1000] loss=2.5 time=0.12s",  # Keras, Rich, OpenMMLab, torchvision
-        counts=True,
+    # PyTorch's first tutorial and ESPnet; timm, but not `Train Epoch: 0 [640/60000 (1%)]`, which has samples
+    _count(r"(?:^\[\d+, +|\b\d+epoch:train:\d+-)(?P<step>\d{1,12})(?:\](?= loss)|batch:)", "[1,   295] loss: 2.5"),
+    _count(rf"\btrain: \d+ +\[ *{_OF_TOTAL} +\( *\d+%\)\]", "Train: 0 [ 295/1000 ( 30%)]  Loss: 2.5 (2.6)"),
+    # Accelerate, Lightning, others with tqdm
+    _count(rf"(?P<before>^|(?<![a-z0-9_./-])[a-z]+)?:? *{_BAR}", " 30%|##9  | 295/1000 [02:00<04:51, loss=2.5]"),
+    # Composer, PyTorch's tutorials and examples
+    _count(rf"{_BEGIN}(?:mini-?)?batch(?:es|_idx)?[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])", "[batch=295/1000]: loss 2.5"),
+    _count(rf"(?<![\w./-]){_OF_TOTAL} (?:batches|steps|iterations|iters|it)\b", "|  295/ 1000 batches | loss  2.5 |"),
+    _count(  # Keras, Rich, OpenMMLab, torchvision
+        rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL} ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)",
+        "[295/1000] loss=2.5 time=0.12s",
     ),
 )
 """The first form that a line has gives its step; iterations beside steps may count micro-batches."""
@@ -96,40 +90,50 @@ _OTHER_STEPS: Final = _form(
     r"|diffusion|denoising|time|data"
 )
 """Before `step`, these make it another number than the step of the line."""
-_EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
+EPOCH: Final = _form(
+    rf"(?:(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*|\btrain: (?=\d+ +\[)|^\[(?=\d+, +\d+\] loss)"
+    r"|\b(?=\d+epoch:))(\d{1,9})(?!\d|\.\d)"
+)
 EPOCH_OF_ALL: Final = _form(rf"(?<![a-z_./-])epoch[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])")
 EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 LOSS: Final = _form("loss|entropy|xent")  # in every line with a value; a look for it costs little
 _VALUE: Final = _form(
-    r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
+    r"(?<![a-z0-9_./-])(?:([a-z]+)\.? +(?:of +)?(?:the +)?)??"
     r"((?:(?!(?:and|at|current|has|nan|inf|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
     r"(?:(?:[a-z]*entropy|ce)?loss|[a-z]*cross_?entropy|xent)(?:[_/.-](?:step|epoch))?"
     r"(?:[ _/.-](?:train|training|val|valid|validation|eval|test)\b)?(?:/total)?"
     r"|(?:[a-z0-9]+[_/.-])*(?:lr|learning[ _]rate|g(?:rad)?[ _]?norm))"
-    rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT}(?: \| lm[ _]loss value)?)?"
+    r"(?:(?<=lr)(?:0|-[a-z]+/(?:group|pg)0))?"
+    rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT}(?: \| lm[ _]loss)?)?(?: value)?"
     rf"{_BETWEEN}({_NUMBER})(?![\w/%]|[.,]\d)"
 )
-"""Name and number of a value; the step may stand between them."""
+"""Name and number of a value; the step may stand between them, or the optimizer after its learning rate."""
 _OF_MANY: Final = _form(
     r"best|lowest|min(?:imum)?|max(?:imum)?|mean|average|avg|running|smoothed|ema|epoch|final|last|prev(?:ious)?|target"
-    r"|initial"
+    r"|initial|peak|base"
 )
 """Before `val loss` and the like, these make it no loss of the step."""
-_HELD_OUT: Final = _form(
+_HELD_OUT_TERM: Final = (
     r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
     r"(?![\w./-])"
 )
+_HELD_OUT: Final = _form(_HELD_OUT_TERM)
+_HELD_OUT_LINE: Final = _form(
+    rf"(?:split|phase|mode|type|stage|subset|dataset)[\"'\\]*\s?[:=]\s?[\"'\\]*{_HELD_OUT_TERM}"
+    rf"|[\[(]{_HELD_OUT_TERM}[\])](?!\W*\d)"
+)
+"""A term for the whole line, also after its loss."""
 _NAMES: Final = {
-    "loss": "loss lm_loss ce_loss total_loss loss_total loss_step step_loss reduced_loss"
-    " crossentropyloss cross_entropy_loss cross_entropy languagecrossentropy xent",
-    "lr": "lr learning_rate",
+    "loss": "loss lm_loss ce_loss gpt_loss total_loss loss_total loss_step step_loss batch_loss minibatch_loss"
+    " mini_batch_loss reduced_loss crossentropyloss cross_entropy_loss cross_entropy languagecrossentropy xent",
+    "lr": "lr learning_rate optim_lr",
     "grad_norm": "grad_norm gradnorm gradient_norm gnorm total_grad_norm optim_total_grad_norm",
     "step_time": "step_time",
     "tokens_per_s": "tokens_per_s tokens_per_sec tokens_per_second",
 }
 """Names of metrics, without terms for the kind of data."""
 _NAME: Final = {other: name for name, others in _NAMES.items() for other in others.split()}
-_OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
+_OF_HELD_OUT: Final = {"loss_epoch", *(name for name in _NAMES["loss"].split() if not re.search("step|batch", name))}
 """Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of a batch."""
 _HELD_OUT_WORDS: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
 _WORD: Final = re.compile("[a-z]+")
@@ -141,10 +145,13 @@ _OTHER_WORK: Final = _form(
 """A count of these is no count of steps."""
 OF_OTHER_RANK: Final = _form(
     r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)"
-    r"|(?:^|[\[(<])(?:gpu|cuda|worker|proc(?:ess)?)[\s:=#_-]*[1-9]\d*(?:[\])>:]|\s*\|)"
+    r"|^\[\d+,[1-9]\d*\]<std|(?:^|[\[(<])(?:gpu|cuda|worker|proc(?:ess)?)[\s:=#_-]*[1-9]\d*(?:[\])>:]|\s*\|)"
 )
 """The number of a rank other than 0, at the begin of a line or by name; not `slowest rank 3` nor `LoRA rank 8`."""
-_NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|re(?:stor|sum)(?:ed|ing)|(?:best|saved) [^|,;]*step)\b")
+_NOT_NOW: Final = _form(
+    r"\b(?:(?:re)?load(?:ed|ing checkpoint)|re(?:stor|sum)(?:ed|ing)|(?:best|saved) [^|,;]*step)\b|\| train \| epoch"
+)
+"""Values of another step, or a mean over an epoch, as of fairseq."""
 
 _AFTER: Final = r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*"
 """Not after a name: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
@@ -190,15 +197,16 @@ class Reading:
         return int(self.line["step"])
 
 
-def read_line(text: str, run_steps: int | None = None, epoch: int | None = None) -> Reading | None:
+def read_line(text: str, run_steps: int | None, epoch: int | None = None, *, held_out: bool = False) -> Reading | None:
     """Return the metrics of a line with a step and a loss; None of any other.
 
-    `run_steps`: number of steps of the whole run; `epoch`: of the line above, for a line that names none.
+    `run_steps`: number of steps of the whole run; `epoch`: of the line above, for a line that names none; `held_out`:
+    read a mere `loss`, too, if its line is about held-out data. It may be of a batch.
     """
     read = _step(text, run_steps, epoch)
     if read is None or _NOT_NOW.search(text):
         return None
-    values = read_values(text)
+    values = read_values(text, held_out=held_out)
     if not values.keys() & ({"loss"} if read.counts else LOSSES):
         return None
     if "eval_loss" not in values and not _HELD_OUT.search(text):
@@ -222,7 +230,7 @@ def read_below(text: str) -> Line:
 def read_stepless(text: str) -> Line:
     """Return the metrics of a line without a step; {} if it has one, or has losses of something else."""
     others = not LOSS.search(text) or _NOT_NOW.search(text) or _OTHER_WORK.search(text)
-    return {} if others or read_line(text) else read_values(text)
+    return {} if others or read_line(text, None) else read_values(text)
 
 
 def in_parts(text: str) -> bool:
@@ -246,7 +254,7 @@ def logged(text: str) -> Line | None:
 
 
 def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None:
-    epoch = int(match[1]) if (match := _EPOCH.search(text)) else epoch
+    epoch = int(match[1]) if (match := EPOCH.search(text)) else epoch
     for form in STEPS:
         reads = {
             int(_number(match["step"])): int(_number(match.groupdict().get("total") or "0"))
@@ -256,7 +264,8 @@ def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None
         bar = _BAR in form.pattern.pattern
         if form.counts:
             other = _HELD_OUT.search(text) or _OTHER_WORK.search(text)
-            reads = {} if other else {s: n for s, n in reads.items() if s <= n and _fits(n, run_steps, epoch, bar=bar)}
+            fit = {s: n for s, n in reads.items() if s <= n and _fits(n, run_steps, epoch, bar=bar)}
+            reads = {} if other else fit if "total" in form.pattern.groupindex else reads
         if len(reads) > 1:  # as in `loss 2.0 at step 9, best at step 5`
             return None
         for step, total in reads.items():
@@ -272,16 +281,19 @@ def _fits(total: int, run_steps: int | None, epoch: int | None, *, bar: bool) ->
     return run_steps % total == 0 or (bar and total > run_steps and epoch <= 1)
 
 
-def read_values(text: str) -> Line:
-    """Return the metrics of the training on a line, and its loss on held-out data."""
+def read_values(text: str, *, held_out: bool = False) -> Line:
+    """Return the metrics of the training on a line, and its loss on held-out data. Argument as of `read_line`."""
     values: Line = {}
     others, at = "", 0
+    is_held_out = _HELD_OUT_LINE.search(text)
     for match in _VALUE.finditer(text):
-        others, at = others + text[at : match.start()], match.end()
+        others, at = others + text[at : match.start(2)], match.end()
         name = metric_name(match[2])
-        of_other_data = name == "loss" and "train" not in match[2].lower() and _HELD_OUT.search(others)
-        if not of_other_data and not _OF_MANY.fullmatch(match[1] or ""):
-            values.setdefault(name, _number(match[3]))
+        if name == "loss" and "train" not in match[2].lower() and (is_held_out or _HELD_OUT.search(others)):
+            name = "eval_loss" if held_out else ""
+        of_step = name == "loss" and re.search("step|batch", match[2].lower())  # beside it, `loss` may be a mean
+        if name and (of_step or name not in values) and not _OF_MANY.fullmatch(match[1] or ""):
+            values[name] = _number(match[3])
     return values
 
 

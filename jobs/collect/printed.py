@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .formats import (
+    EPOCH,
     EPOCH_ALONE,
     EPOCH_OF_ALL,
     LOSS,
@@ -31,8 +32,8 @@ from .formats import (
 )
 from .sources import CHUNK_BYTES, MetricSource
 
-LINE_LIMIT: Final = 1000
 SEEN_WITHIN_S: Final = 0.25  # lines seen later than this after they may have been printed have no time
+LINE_LIMIT: Final = 1000
 WAITING_EPOCHS: Final = 100_000  # at most so many lines wait for the second epoch
 WAITING: Final = 1000  # at most so many lines of the Trainer wait for their step
 PATTERN_S: Final = 2.0  # of processor time, for a pattern on a chunk of output: most need a hundredth of it
@@ -40,6 +41,11 @@ SHOWN: Final = 80  # characters of a line, for people
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
+_OPENS: Final = re.compile(r"\{\s*(?:[\"'].*)?$")
+_ITEM: Final = re.compile(r"\s*[\"'{}\]]")
+_COLUMN: Final = re.compile(r"[a-z][\w /.()%-]*", re.IGNORECASE)
+_STEPS: Final = re.compile(r"(?:global[ _]?)?step|iter|iteration|epoch", re.IGNORECASE)
+_CELL: Final = re.compile(r"[-+.\d]\S*|nan|inf|none|n/a|", re.IGNORECASE)
 
 
 class Printed(MetricSource):
@@ -138,6 +144,9 @@ class CommonForms:
         self._newest: Reading | None = None
         self._mean: list[Reading] = []
         self._stepless: list[Reading] = []
+        self._held_out_steps: list[Reading] = []
+        self._whole_epochs: dict[int, Reading] = {}
+        self._blocks = _Blocks()
 
     @property
     def remark(self) -> str:
@@ -150,8 +159,10 @@ class CommonForms:
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:
         """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
-        readings = [reading for text in texts for reading in self._read(text)]
+        readings = [reading for text in self._blocks.joined(texts) for reading in self._read(text)]
         _stamped([reading.line for reading in readings], ts_s)
+        if last and not self._newest and len(self._whole_epochs) == self._run_steps:
+            readings += self._described([*self._whole_epochs.values()])
         ready = self._last_turns(readings + (self._placed_before(None) if last else []), last=last)
         settled = [counted for reading in ready for counted in self.epochs.take(reading)]
         return [reading.line for reading in settled + (self.epochs.finish() if last else [])]
@@ -173,8 +184,8 @@ class CommonForms:
             self._epoch = int(alone[1])
         elif reading := self._line(text):
             return self._described([*self._placed_before(reading), reading])
-        elif values := read_stepless(text):
-            return self._without_step(text, values)
+        elif LOSS.search(text):
+            return self._without_step(text)
         return []
 
     def _placed(self, text: str, step: int, total: int) -> list[Reading]:
@@ -186,14 +197,21 @@ class CommonForms:
         waiting, self._waiting = self._waiting, []
         return [Reading({"step": step, **values}, text) for values in waiting]
 
-    def _without_step(self, text: str, values: Line) -> list[Reading]:
+    def _without_step(self, text: str) -> list[Reading]:
         """Return the metrics of an epoch, if the run's steps are epochs; the last values of each count."""
-        epoch, epochs = self._of_epochs
-        if self._newest and "eval_loss" in values and "%|" not in text:
-            line = {"step": self._newest.step, "eval_loss": values["eval_loss"]}
-            self._stepless.append(replace(self._newest, line=line, text=text, bar=False))
-        elif not self._newest and epochs and epochs == self._run_steps:
+        (epoch, epochs), values = self._of_epochs, read_stepless(text)
+        if newest := self._newest:
+            held_out = read_line(text, self._run_steps, held_out=True)
+            if held_out and held_out.total in (0, self._run_steps):
+                self._held_out_steps.append(replace(newest, line=held_out.line, text=text, bar=False))
+            elif "eval_loss" in values and "%|" not in text:
+                line = {"step": newest.step, "eval_loss": values["eval_loss"]}
+                self._stepless.append(replace(newest, line=line, text=text, bar=False))
+        elif values and epochs and epochs == self._run_steps:
             return self._described([Reading({"step": epoch, **values}, text, bar=True)])
+        elif values and epochs < 0 and (match := EPOCH.search(text)):
+            reading = self._whole_epochs.setdefault(int(match[1]), Reading({"step": len(self._whole_epochs) + 1}, text))
+            reading.line |= values
         return []
 
     def _described(self, readings: list[Reading]) -> list[Reading]:
@@ -204,10 +222,10 @@ class CommonForms:
         """Return what waited for the next step; None stands for the end.
 
         A training loss on a line with a validation loss is a mean, as of nanoGPT's evaluation, if another line has the
-        loss of that step. Of a validation loss without a step, several values may be of batches.
+        loss of that step. Several validation losses without a step, or any with another step, may be of batches.
         """
         before, self._newest = self._newest, reading
-        mean, waiting = self._mean, self._stepless
+        mean, waiting = self._mean, self._stepless or self._held_out_steps
         if reading:
             self._mean = []
             if {"loss", "eval_loss"} <= reading.line.keys() and not reading.bar:
@@ -216,10 +234,10 @@ class CommonForms:
                 self._mean = mean
             if before and before.step == reading.step:
                 return []
-        self._stepless = []
-        if len({value.line["eval_loss"] for value in waiting}) > 1:
-            waiting = []
-        return [*mean, *waiting[:1]]
+        self._stepless, self._held_out_steps = [], []
+        values = {(value.step, value.line.get("eval_loss")) for value in waiting}
+        is_of_all = before and len(values) == 1 and waiting[0].step == before.step
+        return [*mean, *(waiting[:1] if is_of_all else [])]
 
     def _line(self, text: str) -> Reading | None:
         if not text[:1].isspace():
@@ -289,6 +307,36 @@ class CommonForms:
         return ready
 
 
+class _Blocks:
+    """Joins `{`, `"step": 10,`, `"loss": 2.5`, `}`; names the numbers below `step,loss` or `| Step | Loss |`."""
+
+    def __init__(self) -> None:
+        self._record, self._depth = "", 0
+        self._columns: list[str] = []
+
+    def joined(self, texts: Iterable[str]) -> Iterator[str]:
+        """Return the lines, with a single line of names and values for each record and each row."""
+        for text in texts:
+            if self._depth and _ITEM.match(text):
+                self._record = f"{self._record} {text.strip()}"[:LINE_LIMIT]
+            else:
+                self._record, self._depth = text, 0
+            if self._depth or _OPENS.search(text):
+                self._depth = max(0, self._depth + text.count("{") - text.count("}"))
+            if not self._depth:
+                yield self._row(self._record) or self._record
+
+    def _row(self, text: str) -> str:
+        """Return the names and values of a row; "" for another line. The names of a table come first."""
+        delimiter = next((mark for mark in "|\t,;" if mark in text), None)
+        cells = [cell.strip() for cell in text.strip(" |").split(delimiter)]
+        if LOSS.search(text) and all(map(_COLUMN.fullmatch, cells)) and any(map(_STEPS.fullmatch, cells)):
+            self._columns = cells
+        if len(cells) == len(self._columns) and all(map(_CELL.fullmatch, cells)):
+            return ", ".join(f"{name}: {cell}" for name, cell in zip(self._columns, cells, strict=True) if cell)
+        return ""
+
+
 class _Epochs:
     """Lines with an epoch and a step. The second epoch shows whether steps begin again with each.
 
@@ -311,7 +359,7 @@ class _Epochs:
             return [reading]
         if self._begun < 0:
             self._begun, self._total, self._example = reading.epoch, reading.total, reading.text.strip()
-        if reading.counts and self.first is not None and not self._accumulates:
+        if reading.counts and reading.total and self.first is not None and not self._accumulates:
             self._anew = True
         if self._anew is None:
             self._decide(reading.epoch - self._begun, reading.step)

@@ -350,7 +350,7 @@ def _outcomes(streams: Sequence[Stream], death: _Death, job: JobView | None) -> 
         hosts[stream.host].append((place, stream))
     for node_rank, (host, own) in enumerate(hosts.items()):
         dies_here = host in ("", death.host) or not death.host
-        steps = [read.step for _, other in own for text in other.texts[-END_LINES:] if (read := read_line(text))]
+        steps = [read.step for _, other in own for text in other.texts[-END_LINES:] if (read := read_line(text, None))]
         yield NodeOutcome(
             generation=1,
             job_id=job.job_id if job else "",

@@ -52,6 +52,24 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("step 295: acc nan loss 2.5 ppl inf grad norm 1.5", {"loss": 2.5, "grad_norm": 1.5}),
         # best and mean losses are not those of the step
         ("step 295 | best val loss 1.5 | loss 2.1", {"loss": 2.1}),
+        ("step 295 | avg. loss 9 | mean of the loss 8 | loss 2.5", {"loss": 2.5}),
+        ("step 295 | loss 9 | batch_loss: 2.5", {"loss": 2.5}),
+        # rows below the names of their columns, and records with an item on each line
+        ("step,loss,val_loss,lr\n295,2.5,,0.25", {"loss": 2.5, "lr": 0.25}),
+        (
+            "| Step | Training Loss | Validation Loss |\n|---|---|---|\n| 295 | 2.5 | 2.75 |",
+            {"loss": 2.5, "eval_loss": 2.75},
+        ),
+        (
+            "saves the loss of a step\n step   loss  gnorm     eta\n------\n  295  2.500    0.5 0:01:02",
+            {"loss": 2.5, "grad_norm": 0.5},
+        ),
+        ("{'loss': 2.5,\n 'lr': 0.25,\n 'speed': {'tokens': 9},\n 'step': 295}", {"loss": 2.5, "lr": 0.25}),
+        ('INFO {\n  "step": 295,\n  "loss": 2.5\n}', {"loss": 2.5}),
+        ('{\n  "step": 9,\n  "layers": {\nstep 295: loss 2.5', {"loss": 2.5}),
+        # the learning rate of the first group
+        ("step 295 loss 2.5 lr-AdamW/group0: 0.25 lr-AdamW/group1: 9", {"loss": 2.5, "lr": 0.25}),
+        ("Iteration 295. Loss is 2.5. peak lr 9", {"loss": 2.5}),
         # nanoGPT, and what came of it
         (
             "step   295/19560 | train loss 9.5 | norm 15.2 | lr 1e-05 | (1500.0 ms | 349525 tok/s)",
@@ -106,6 +124,14 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         "micro_step=12 loss=2.1",
         "local step 5: loss 2.1",
         "val_step: 5 loss: 2.1",
+        "step 5 | val ce loss 2.1",
+        '{"loss": 2.1, "phase": "eval", "step": 5}',
+        "step 5, loss 2.1 [test]",
+        "step 5: avg. loss 2.1",
+        "[1,3]<stdout>:step 5 loss 2.1",  # mpirun
+        "[2,     5] loss: 2.1",  # of an unknown number in the first epoch
+        "step split loss\n5 test 2.1",
+        "2026-01-01 | INFO | train | epoch 001 | loss 2.1 | num_updates 5",  # fairseq's mean
         f"{TITAN}validate step: 5  loss:  2.1",
         "valid | step 5 | loss 2.1",
         "step 5 | best val loss 2.1",
@@ -136,6 +162,9 @@ OF_STEPS = (  # a run of 100 steps
     f"{BAR}, loss=2.5]",
     f"Epoch 1/1: {BAR}, loss=tensor(2.5)]",
     f"1|30|Loss: 2.5: {BAR}]",  # torchtune
+    f"Train step of epoch 0: {BAR}, gpt_loss=2.5, loss_mean=9]",  # OpenRLHF
+    f"batch_loss: 2.5, loss: 9 ||: {BAR}]",  # AllenNLP
+    "(trainer:732) INFO: 1epoch:train:21-30batch: loss_ctc=9, loss=2.5, optim0_lr0=0.25",  # ESPnet
     "[rank0]: [30/100] loss=2.5",
     "2026-05-01 12:00:00 - INFO - 30/100 - loss: 2.5",
     "Train: 30/100 loss=2.5",
@@ -216,6 +245,7 @@ def test_other_counts_are_no_steps(tmp_path: Path, text: str, run_steps: int) ->
         "Epoch {e}/3 train_loss: {e}.5 val_loss: 9\n",
         "Training epoch {e}/3 loss {e}.5\nlearning rate 1e-3\nval_loss 9\n",
         "12:00:01 - INFO - Epoch: [{e}/3] - loss: {e}.5, time 3 s\nValidation: val_loss=9\n",
+        "epoch: {e}, lr: 1.00e-03 - train loss: {e}.5 - valid loss: 9\n",  # SpeechBrain
         "Epoch {e}/3\n16/16 - 1s - 40ms/step - loss: {e}.5 - val_loss: 9\n",  # Keras
         "Epoch {e}/3: 50%|## | 8/16 [00:01, loss=9]\rEpoch {e}/3: 100%|#| 16/16 [00:02, loss={e}.5]\nval_loss 9\n",
     ],
@@ -224,6 +254,8 @@ def test_epochs_are_steps_if_the_run_has_as_many(tmp_path: Path, text: str) -> N
     found = read("".join(text.format(e=epoch) for epoch in (1, 2, 3)), CommonForms(3), tmp_path)
     lines = [(line["step"], line["loss"], line["eval_loss"]) for line in found]
     assert lines == [(1, 1.5, 9), (2, 2.5, 9), (3, 3.5, 9)]
+    assert read("Epoch 0: loss 3\nEpoch 1: loss 2\n", CommonForms(2), tmp_path)[1] == {"step": 2, "loss": 2.0}
+    assert read("Epoch 0: loss 3\nEpoch 1: loss 2\n", CommonForms(3), tmp_path) == []  # perhaps of many steps each
     assert read("Epoch 1/3\nstep 5 loss 3\nEpoch 2/3: loss 4\nstep 9 loss 2\n", CommonForms(3), tmp_path) == [
         {"step": 5, "loss": 3.0},
         {"step": 9, "loss": 2.0},
@@ -239,6 +271,13 @@ def test_epochs_are_steps_if_the_run_has_as_many(tmp_path: Path, text: str) -> N
         ("step 1 loss 3\nval batch 0 val_loss 3\nval batch 1 val_loss 4\nval_loss 3.5\n", {}),
         ("step 1 loss 3\nLoaded best model (val_loss 2.5)\nbest val loss 2.5\nval 50%|# | 1/2 [val_loss=2]\n", {}),
         ("epoch 1 val_loss 3.5\nstep 1 loss 3\n", {}),
+        # of a step that only its line calls a validation's
+        ("step 1 loss 3\n[val] | step 1 | loss 3.5\nstep 2 loss 2\n", {1: 3.5}),
+        ('{"step": 1, "loss": 3}\n{"loss": 3.5, "split": "val", "step": 1}\n', {1: 3.5}),
+        ("step 1 loss 3\n validation results at iteration 1 | lm_loss value: 3.5E+00 |\n", {1: 3.5}),  # GPT-NeoX
+        ("step 1 loss 3\n[Eval batch=2/2]:\n\t Eval metrics/eval/LanguageCrossEntropy: 3.5\n", {1: 3.5}),  # Composer
+        ("step 2 loss 3\nval: iter 1 loss 3.5\nval: iter 2 loss 9\nstep 3 loss 2\n", {}),
+        ("step 2 loss 3\nval: iter 1 loss 9\nval_loss 3.5\nstep 3 loss 2\n", {2: 3.5}),
     ],
 )
 def test_a_validation_loss_without_a_step_is_of_the_last_step(
