@@ -65,7 +65,7 @@ def hours_of(shapes: Iterable[Jobs]) -> GpuHours:
 def _hours_of_job(job: Sequence[ToRun]) -> GpuHours:
     slurm, likely = job[0].config.slurm, [attempt.likely.seconds for attempt in job if attempt.likely]
     width = job_request.width(job, job[0].config)
-    most = width * slurm.most_gpu_hours
+    most = width * slurm.nodes * slurm.gpus * slurm.time_min / 60
     if len(likely) < len(job):
         return GpuHours(most, most if likely else None)
     lasts_h = max(*likely, sum(likely) / width) / 3600

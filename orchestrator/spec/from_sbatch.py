@@ -47,6 +47,8 @@ _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _TAKEN: Final = frozenset({*Spec.model_fields, *SlurmConfig.model_fields, *AT_LAUNCH, "run", "repeat"})
 _COMMAND: Final = re.compile(r"(?<!\\)\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
+_PREFIXES: Final = "time exec nohup env conda mamba micromamba uv poetry".split()  # noqa: SIM905
+_EXPORTED: Final = re.compile(r"\b\w+=[^,]*")
 _FOR: Final = re.compile(
     r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone\b(?P<after>.*)", re.DOTALL
 )
@@ -61,6 +63,8 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
     for place, options in options_of(text):
         for name, value in options.items():
             take_option(draft, place, name, value)
+            if name == "export":
+                _without_variables(draft, place, _EXPORTED.findall(value))
     count(draft)
     for statement in statements(text):
         _take(draft, statement)
@@ -84,7 +88,7 @@ def _take(draft: Draft, statement: Statement) -> None:
         _take_block(draft, statement)
     elif _take_variables(draft, statement):
         pass
-    elif first in _SETUP and words[1:2] != ["run"]:
+    elif (first in _SETUP and words[1:2] != ["run"]) or re.match(r"set [-+](a|o allexport)\b", text):
         _take_setup(draft, place, draft.variables.filled(text))
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
         scope = replace(draft.variables, values={**draft.environment, **draft.variables.values})
@@ -210,7 +214,8 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     scope = replace(draft.variables, values={**shown, **values})
     try:
         words = scope.words(text)
-        words = _out_of_container(draft, _without_variables(draft, place, words))
+        begin = next((at for at, word in enumerate(words) if word in _PREFIXES), 0) if words[:1] == ["srun"] else 0
+        words = _out_of_container(draft, [*words[:begin], *_without_variables(draft, place, words[begin:])])
         words = _out_of_container(draft, _out_of_shell(draft, place, words))
         line = launch_line(words) if words else None
     except (Hint, ValueError, IndexError) as error:
@@ -229,6 +234,8 @@ def _launch(draft: Draft, place: str, text: str) -> None:
     for name, value in line.dropped.items():
         if name.startswith("container_"):
             take_container(draft, name, value)
+        elif name == "export":
+            _without_variables(draft, place, _EXPORTED.findall(value))
     draft.line = _in_folder(draft, line)
     refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
     draft.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
@@ -275,7 +282,7 @@ def _unfilled(words: Iterable[str]) -> Iterator[str]:
 
 
 def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
-    while words and (words[0] in ("time", "exec", "nohup", "env") or ASSIGNMENT.fullmatch(words[0])):
+    while words and ((words[0] in _PREFIXES and words[1:2] != ["run"]) or ASSIGNMENT.fullmatch(words[0])):
         name, _, value = words[0].partition("=")
         if any(secrets_in({name: value})):
             draft.unclear.append((place, f"{name} {_HIDDEN}"))
@@ -286,7 +293,7 @@ def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
         elif value:
             draft.env[name] = value
         words = words[1:]
-    if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
+    if words[1:2] == ["run"] and words[0] in _PREFIXES:
         begin = next((at for at, word in enumerate(words) if is_start(word)), 2)
         options = "" if words[0] in ("uv", "poetry") else " ".join(words[:begin])
         named = re.search(r" (?:-n|--name|-p|--prefix)[= ](\S+)", options)

@@ -28,7 +28,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, did_
 from dscampaign.orchestrator.formatting import last_part
 
 from .field_types import Scalar
-from .model import LocalConfig, RunConfig, TrainConfig
+from .model import STRATEGIES, LocalConfig, RunConfig, TrainConfig
 from .sections import ContainerConfig, RetryConfig
 from .slurm_section import SlurmConfig
 from .yaml_source import written
@@ -293,7 +293,8 @@ def _fields() -> Mapping[str, tuple[Path, ...]]:
 def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
     """Return the values that the fields of a configuration have for placeholders."""
     fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
-    fields |= {"strategy": word} if (word := config.train.strategy_name) else {}
+    own = config.train.model_dump(include={"engine", "zero_stage", "offload"})
+    fields.update(("strategy", name) for name, values in STRATEGIES.items() if values == own)
     fields.pop("micro_batch", None)
     return {**fields, "repeat": repeat}
 

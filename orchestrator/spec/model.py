@@ -193,12 +193,6 @@ class TrainConfig(SpecSection):
     """First of three steps to [profile](training.md#measured-figures)."""
 
     @property
-    def strategy_name(self) -> str | None:
-        """Name of its strategy, None for none."""
-        values = self.model_dump(include={"engine", "zero_stage", "offload"})
-        return next((name for name, fields in STRATEGIES.items() if fields == values), None)
-
-    @property
     def searches(self) -> bool:
         """Whether each configuration searches for its micro-batch."""
         return self.micro_batch == AUTO

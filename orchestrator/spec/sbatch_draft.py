@@ -22,8 +22,10 @@ _SIZES: Final = ("ntasks", "ntasks_per_node", "gpus", "gpus_per_task", "cpus_per
 _NOTED: Final = ("array", "dependency", "clusters", "wrap", "hetjob")
 """Options of sbatch that need a look, although this program sets them itself."""
 MOST_POINTS: Final = 100_000
-_STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true")
+_STEPS: Final = re.compile(
+    r"(?<= )(?!\S*(?:optim|sched|eval|val|test)\w*\.)(?:--?|\+{0,2}(?=[\w.-]+=))(?:\w+\.)*"
+    r"(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)"
+)
 
 
 @dataclass
@@ -192,7 +194,8 @@ def yaml_of(draft: Draft, source: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return text.split(maxsplit=1)[0] + " … (a line with a secret)" if secret_in(text) else " ".join(text.split())
+    words = re.split(r"[\s=]+", text) if secret_in(text) else []
+    return f"{words[0]} … (a line with a secret)" if words else " ".join(text.split())
 
 
 def _spans(places: list[str]) -> str:
@@ -223,19 +226,17 @@ def _command(draft: Draft, line: LaunchLine) -> dict[str, Any]:
     ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
     plain = re.compile(r"[\w@%+=:,./{}-]+").fullmatch
     text = " ".join(word if plain(word) else shlex.quote(word) for word in line.script)
-    train: dict[str, int] = {}
     if steps := _STEPS.search(text):
-        train["steps"] = int(steps[1])
         text = f"{text[: steps.start(1)]}{{steps}}{text[steps.end(1) :]}"
     return {
         "launcher": line.launcher,
         "launcher_options": list(line.options),
         "python": line.python,
         "ranks_per_node": 0 if ranks == int(draft.sizes["gpus"]) else ranks,
-        "train": train,
+        "train": {"steps": int(steps[1])} if steps else {},
         "command": text,
     }
 
 
 def _value(text: str) -> Any:
-    return parse_value(text, "value") if _NUMBER.fullmatch(text) else text
+    return parse_value(text, "value") if re.fullmatch(r"-?\d+(?:\.\d+)?(?:e-?\d+)?|true", text) else text

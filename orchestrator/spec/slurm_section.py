@@ -172,11 +172,6 @@ class SlurmConfig(SpecSection):
         return parse_time_min(self.time)
 
     @property
-    def most_gpu_hours(self) -> float:
-        """The resources of an attempt within its time limit."""
-        return self.nodes * self.gpus * self.time_min / 60
-
-    @property
     def mem_mb(self) -> int | None:
         """Memory of a node in MB; None for the cluster's default, 0 for the whole node."""
         return None if self.mem is None else parse_mem_mb(self.mem)
