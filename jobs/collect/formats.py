@@ -77,7 +77,8 @@ STEPS: Final = (
     _count(rf"{_BEGIN}(?:mini-?)?batch(?:es|_idx)?[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])", "[batch=295/1000]: loss 2.5"),
     _count(rf"(?<![\w./-]){_OF_TOTAL} (?:batches|steps|iterations|iters|it)\b", "|  295/ 1000 batches | loss  2.5 |"),
     _count(  # Keras, Rich, OpenMMLab, torchvision
-        rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL} ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)",
+        rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL}(?!\) epoch)"  # a rank
+        r" ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)",
         "[295/1000] loss=2.5 time=0.12s",
     ),
 )

@@ -231,6 +231,7 @@ def test_a_line_of_step_30_is_read(tmp_path: Path, text: str, run_steps: int) ->
         ("Epoch 1/3, Batch 30/100, Loss: 2.5", 250),
         (f"{BAR}, loss=2.5]", 250),
         ("rank 1/8: loss 2.5", 8),
+        ("12:00:00,1 INFO [train.py:863] (0/8) Epoch 1, batch 50, loss[loss=2.5, simple_loss=3], lr: 3.0e-03", 8),
         ("[2026/05/01 10:00:00] loss 2.5", 5),
         ("config:\n    steps: 100\n    loss_weight: 2.5", 100),
     ],
