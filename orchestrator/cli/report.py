@@ -107,10 +107,10 @@ def recommend(name: str | None, baseline: str | None, by: str | None, place: Pla
 
 @console.verb
 @click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=console.names)
-@click.option("--fail-if", metavar="LIMIT,...", help="Exit with 1 if B is worse than A by more: slower=3%,loss=0.01.")
+@click.option("--fail-if", multiple=True, metavar="LIMIT,...", help="Exit with 1 if B is worse: slower=3%,loss=0.01.")
 @console.store_options
 @console.json_option
-def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
+def compare(words: Sequence[str], fail_if: Sequence[str], place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
     A condition is a run with its repeats, named after the first; that run alone is NAME-r0. CAMPAIGN/NAME is in another
@@ -129,7 +129,7 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         from dscampaign.orchestrator.report.compare.difference import LimitOutcome, compare_operands, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
 
-        limits = limits_of(fail_if) if fail_if is not None else []
+        limits = limits_of(",".join(fail_if)) if fail_if else []
         location = locate(place, words)
         compared = compare_operands(opened := location.open(), location.words)
         console.echo_either(

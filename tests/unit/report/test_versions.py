@@ -86,7 +86,8 @@ def test_the_whole_interval_decides_on_a_limit(
     page = capsys.readouterr().out
     word = {EXIT_OK: "passed", EXIT_FAILED: "failed", EXIT_UNDECIDED: "undecided"}[code]
     assert f"{limits.partition(',')[0]} {word}: mean step time " in page
-    assert main([*command, "--json"]) == code
+    repeated = [word for limit in limits.split(",") for word in ("--fail-if", limit)]
+    assert main([*command[:-2], *repeated, "--json"]) == code
     (one,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert [check["limit"]["text"] for check in one["checks"]] == limits.split(",")
     low, high, most = one["step_time"]["low"], one["step_time"]["high"], one["checks"][0]["limit"]["most"]
