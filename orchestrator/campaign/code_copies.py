@@ -244,7 +244,7 @@ def tree_around(
     def is_code(path: str) -> bool:
         place = top / path
         if inner_link(top, path) is not None:
-            return not is_campaign_s(path)
+            return place.exists() and not is_campaign_s(path)
         # folders of several users hold files that may not be read
         if place == spec or path.endswith(_DOCUMENTS) or not (place.is_file() and os.access(place, os.R_OK)):
             return False

@@ -118,10 +118,12 @@ def test_links_stay_links_within_the_code_and_lead_out_of_it_otherwise(project: 
     (project.root / "outer.py").symlink_to(tmp_path / "shared" / "outer.py")
     (project.root / "inner.py").symlink_to("train.py")
     (project.root / "broken").symlink_to("/nowhere/at/all")
+    (project.root / "latest.py").symlink_to("not_there_yet.py")
     copy = project.copy(project.code())
     assert copy.verify().files["inner.py"] == "-> train.py"
     assert not (copy.folder / "outer.py").is_symlink()
     assert (copy.folder / "data").resolve() == tmp_path / "shared"
+    assert (copy.folder / "latest.py").readlink() == project.root / "latest.py"
 
 
 def test_the_plan_names_the_hash_that_submit_then_uses_and_writes_nothing(project: Project) -> None:
