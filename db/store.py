@@ -61,7 +61,6 @@ _GRANT: Final = (
     " roles.sql again (docs/share.md)"
 )
 
-
 _Identity = tuple[int, int]  # device and inode
 
 
@@ -73,6 +72,7 @@ class Store:
         self._read_only: Final = shown
         self.is_sqlite: Final = engine.dialect.name == "sqlite"
         self.url_without_password: Final = without_password(engine.url)
+        self.url_without_login: Final = without_password(engine.url._replace(username=None))
         self._file: tuple[Path, _Identity] | None = None  # the SQLite file, and which one it is
 
     @classmethod

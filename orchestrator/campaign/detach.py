@@ -83,7 +83,7 @@ def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHold
 
 def _job(store: Store, campaign: CampaignRow, command: Sequence[str]) -> LeaseHolder:
     name, options = _name(store), _options(campaign)
-    waiting = [job_id for job_id, state in reconciler_job.queued(name).items() if state.startswith("PENDING")]
+    waiting = [job_id for job_id, state in reconciler_job.queued(name, "--me").items() if state.startswith("PENDING")]
     if waiting:
         return LeaseHolder.of_job(waiting[0])
     # One that runs without the lease has just seen that nothing is left. The next begins when it has ended (singleton).
@@ -106,7 +106,7 @@ def _process(store: Store, campaign: CampaignRow, command: Sequence[str]) -> Lea
 
 
 def _name(store: Store) -> str:
-    return JOB_PREFIX + hashlib.sha256(store.url_without_password.encode()).hexdigest()[:8]
+    return JOB_PREFIX + hashlib.sha256(store.url_without_login.encode()).hexdigest()[:8]
 
 
 def _options(campaign: CampaignRow) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,9 @@ def place_of(partition: str | None) -> tuple[bool, int]:
     return bool(rows) and all(row[1] in here for row in rows), min([LONGEST_MIN, *limits])
 
 
-def queued(name: str) -> dict[str, str]:
-    """Return the states of this user's jobs of a name that wait or run, by id, with reasons; raises Unreachable."""
-    done = ask(["squeue", "--noheader", f"--user={os.geteuid()}", f"--name={name}", "-o", "%A|%T|%r"])
+def queued(name: str, *options: str) -> dict[str, str]:
+    """Return the states of the jobs of a name that wait or run, by id, with reasons; raises Unreachable."""
+    done = ask(["squeue", "--noheader", f"--name={name}", *options, "-o", "%A|%T|%r"])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}", "try again")
     rows = [fields for line in done.stdout.splitlines() if len(fields := line.split("|")) == 3]

@@ -10,6 +10,7 @@ import pytest
 
 from dscampaign.db import leases, queries
 from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import detach
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.main import main
@@ -67,6 +68,13 @@ def test_a_job_that_was_killed_is_started_again(world: World, cluster: FakeSlurm
     with world.store.write() as conn:
         acquire(conn, STANDING, LeaseHolder.of_job("7"))
     assert start(world, campaign).job == "12"
+
+
+def test_colleagues_look_for_the_same_job(cluster: FakeSlurm) -> None:
+    for login in ("alice", "bob"):
+        detach.jobs_in_queue(Store.open(f"postgresql://{login}@db/campaigns", check_schema=False))
+    [arguments] = {tuple(call.args) for call in cluster.calls}
+    assert not any("user" in argument for argument in arguments)
 
 
 def test_sqlite_is_opened_on_one_host(world: World, cluster: FakeSlurm) -> None:
