@@ -30,7 +30,6 @@ LOOKS: Final[dict[str, tuple[str, str]]] = {
 }
 """Sign and colour of each state of a run or an attempt, in the order of a run's life."""
 
-
 TRAINING: Final = "training"
 _PHASES: Final = {
     "start": "starting",
@@ -47,7 +46,7 @@ _PHASES: Final = {
 def doing(run: RunStatus, status: CampaignStatus) -> str:
     """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
     looked_s = status.reconciler.expires_s if status.reconciler else 0.0
-    if run.state is not RunState.RUNNING or not run.phase or looked_s <= status.now_s - LOOKED_S:
+    if run.shown != RunState.RUNNING or not run.phase or looked_s <= status.now_s - LOOKED_S:
         return ""
     word = _PHASES.get(run.phase, words(clean(run.phase)))
     if word == TRAINING or run.phase_since_s is None:

@@ -131,7 +131,7 @@ def _next_command(facts: RunDetails) -> str:
 
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest, now = facts.run, facts.latest, facts.now
-    look = state_cell(state_look(run.state, early=facts.now.early))
+    look = state_cell(state_look(now.shown, early=now.early))
     waits = turn(facts.status) if run.state is RunState.PENDING else ""
     state = _joined(page.paint(look.text, look.style), doing(now, facts.status), clean(run.reason) or waits, by=": ")
     changes = facts.attempts[-1].changes if facts.attempts else ""

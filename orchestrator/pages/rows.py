@@ -57,7 +57,7 @@ def shown_run(
     return ShownRun(
         run,
         title,
-        doing(run, status) if run.shown == RunState.RUNNING else "",
+        doing(run, status),
         why(run, status.now_s) or (waits if run.state is RunState.PENDING else ""),
         status.left.runs.get(run.run_id),
         status.first_micro_batch.get(run.run_id),

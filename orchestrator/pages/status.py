@@ -56,6 +56,7 @@ _NAME_SHARE = 0.45
 """Of a narrow screen, for the name of a run or a condition."""
 
 _OF_CONDITIONS = ("condition", "runs", "steps", "loss", "tok/s")
+_MOST_NOTES = 10
 
 
 def status_page(
@@ -71,7 +72,9 @@ def status_page(
         changed = [changed_line(run.name, run.changes) for run in status.runs if run.changes]
         rows = [*_runs_table(shown, page), *[""] * bool(changed), *(page.paint(line, Style.YELLOW) for line in changed)]
         noted = alike((row for row in shown if row.why and row.run.state not in TROUBLED), lambda row: row.why)
-        notes = [f"{some([row.name for row in same], 3)}: {same[0].why}" for same in noted]
+        notes = [f"{some([row.name for row in same], 3)}: {same[0].why}" for same in noted[:_MOST_NOTES]]
+        if hidden := sum(map(len, noted[_MOST_NOTES:])):
+            notes += [f"… and {count(hidden, 'more run')}: `{typed('explain', status.campaign.name, 'RUN')}`"]
         lines = _page(status, page, rows, causes(status, page), notes, whole)
         if height is None or _height(lines, page) <= height:
             return "\n".join(lines)

@@ -70,11 +70,8 @@ def status(folder: Path) -> CampaignStatus:
 
 def test_runs_of_one_cause_are_one_group_the_largest_first(status: CampaignStatus) -> None:
     groups = failures_of(status)
-    assert [(len(group), group[0].failure_class) for group in groups] == [
-        (7, "oom"),
-        (7, "deterministic"),
-        (6, "crash"),
-    ]
+    found = [(len(group), group[0].failure_class) for group in groups]
+    assert found == [(7, "oom"), (7, "deterministic"), (6, "crash")]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (140, 50), (60, 18)])
@@ -90,10 +87,14 @@ def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatu
     assert [line for line in lines if line.startswith("lr-0 ")]
 
 
-def test_a_pipe_gets_every_run(folder: Path, capsys: Output) -> None:
+def test_a_pipe_gets_every_run_and_few_notes(folder: Path, capsys: Output) -> None:
+    with Store.open(f"sqlite:///{folder}/campaign.db").write() as conn:
+        conn.exec_driver_sql("UPDATE run SET reason = 'waiting: place ' || id WHERE state = 'pending'")
     assert main(["status", "--dir", str(folder)]) == 0
-    rows = capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]
-    assert sum(row.startswith("lr-") for row in rows) == 500
+    sections = capsys.readouterr().out.split("\n\n")
+    assert sum(row.startswith("lr-") for row in sections[1].splitlines()[1:]) == 500
+    assert sections[3].count("waiting: place") == 10
+    assert sections[3].splitlines()[-1].startswith("… and 220 more runs: `campaign explain sweep RUN --dir")
 
 
 def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:

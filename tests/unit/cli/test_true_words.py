@@ -56,6 +56,8 @@ def test_a_run_is_cancelling_from_the_request_until_its_end(
     with world.store.write() as conn:
         conn.execute(update(run).where(run.c.name == "small").values(desired="cancel"))
     assert "− cancelling" in page(world)
+    assert main(["explain", "small"]) == 0
+    assert "− cancelling" in capsys.readouterr().out
     assert "1 pending, 1 cancelling, 1 completed, 1 failed" in page(world)
     assert main(["list"]) == 0
     assert "1 pending, 1 cancelling, 1 completed, 1 failed" in capsys.readouterr().out
