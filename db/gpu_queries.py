@@ -30,9 +30,7 @@ from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_met
 
 MIN_WINDOW_S: Final = 10.0  # a shorter time is unreliable: power is sampled once a second
 
-
 _BY_BLOCK = {"yield_per": 5000}
-
 
 _ATTEMPT: Final[BindParameter[int]] = bindparam("attempt_id", type_=Integer)
 """Of statements that are built once for all attempts."""

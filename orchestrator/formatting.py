@@ -22,7 +22,6 @@ _CONTROL: Final = re.compile(
     r"|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # these show text in another order than it is in
 )
 
-
 _IN_ENVIRONMENT: Final = re.compile(r"(?<=[^/])/bin/python[\d.]*$")
 
 

@@ -48,13 +48,11 @@ SUSPECTS = (
 Plain text is ten times as fast as a pattern, and the logs of a long run are searched between SIGTERM and SIGKILL.
 """
 
-
 EXIT_NOT_MINE: Final = 75  # how an agent ends whose attempt is another job's, or over
 REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
 NO_WORKDIR: Final = "no_workdir"  # the agent started no ranks: the folder in which the training starts was not there
-
 
 _Numbered = tuple[int, str]  # a line and its number
 

@@ -176,7 +176,8 @@ def find_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str
             found = unambiguous(word, [run for run in known if (run.campaign, run.name) in having], several=True)
         if not found:
             only = next(iter(names)) if len(names) == 1 else ""
-            hint = f"`{typed('status', only)}` lists them" if only else f"one of: {', '.join(names)}"
+            shown = list(dict.fromkeys(run.title for run in known) if only else names)
+            hint = f"`{typed('status', only)}` lists them" if only and " " not in word else f"one of: {some(shown, 8)}"
             raise UserError(f"no run named {word} in {only}" if only else f"no campaign or run named {word}", hint)
         names = {found[0].campaign: names[found[0].campaign]}
         chosen.update(dict.fromkeys(run.name for run in found))

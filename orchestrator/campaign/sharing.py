@@ -35,7 +35,6 @@ _FORWARD: Final = "forward"
 _IN_RUN: Final = len(("runs", "a run", _CHECKPOINTS))
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
 
-
 Places = dict[Path, str]
 """Files and folders, each with its content or with the reason why it keeps the group out."""
 

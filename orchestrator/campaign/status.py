@@ -34,7 +34,6 @@ LOOKED_S = 120.0  # the age up to which the activities that a reconciler saw are
 TROUBLED: Final = (RunState.FAILED, RunState.HELD)  # the user has to look
 WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PENDING)
 
-
 NO_METRICS: Final = (
     "the script reported no metrics. Add to it: from dscampaign import report, "
     "and after each step: report(step, loss=loss). Or give the spec patterns for its output: "

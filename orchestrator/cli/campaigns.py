@@ -154,12 +154,13 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
     else:
         done = share_with(opened, campaign, group, checkpoints=checkpoints)
         lines = [f"Group {done.group} can read, not write:", *_places(done.readable)]
-        if not checkpoints:
-            lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
+        lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."] * (not checkpoints)
         if done.blocked:
             warning = f"These still keep {done.group} out:"
             lines += [console.page_for(sys.stdout).paint(warning, Style.YELLOW), *_places(done.blocked)]
-        lines += [f"They type `campaign status {campaign.name} --dir {shlex.quote(campaign.dir)}`."]
+        usual = opened.url_without_login == f"sqlite:///{campaign.dir}/campaign.db"
+        at = ("--dir", campaign.dir) if usual else ("--store", opened.url_without_login)
+        lines += [f"They type `{shlex.join(['campaign', 'status', campaign.name, *at])}`."]
     console.echo_page("\n".join(lines))
 
 

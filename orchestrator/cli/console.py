@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 CLEAR_LINE: Final = "\r\x1b[2K"
 """Of a terminal: clears the line that the cursor is in."""
+_EVERY_S: Final = 0.5
+COMPLETE_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
+"""Click's: a shell sets it to ask for completions."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
+"""A single argument to a shell, and no option."""
 
 
 def page_for(stream: IO[str]) -> Page:
@@ -119,9 +124,6 @@ def echo_age(store: Store, *campaigns: CampaignRow) -> None:
 
     for text in filter(None, (age_text(read_status(store, campaign)) for campaign in campaigns)):
         echo_err(page_for(sys.stderr).paint(text, Style.DIM))
-
-
-_EVERY_S: Final = 0.5
 
 
 def progress_shown(*, quiet: bool = False) -> AbstractContextManager[None]:
@@ -274,13 +276,6 @@ def selection_options(command: Decorated) -> Decorated:
     failed = click.option("--failed", is_flag=True, callback=chosen, expose_value=False, help=about)(command)
     about = "Only runs in these states."
     return click.option("--state", "states", metavar="STATE,...", is_eager=True, help=about)(failed)
-
-
-COMPLETE_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
-"""Click's: a shell sets it to ask for completions."""
-
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
-"""A single argument to a shell, and no option."""
 
 
 @verb

@@ -86,7 +86,7 @@ def _record(
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
 @click.option("--detach", is_flag=True, help="Leave it to a job, or on this host to a process.")
 @click.option("--all-campaigns", "everything", is_flag=True, help="Drive every campaign that is not settled.")
-@click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
+@click.option("--interval", type=float, metavar="SECONDS", help="Time between passes.  [default: 10, Slurm's minimum]")
 @console.store_options
 @console.json_option
 def reconcile(

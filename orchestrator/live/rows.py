@@ -28,7 +28,6 @@ _COLOURS: Final = {"blue": "secondary", "cyan": "primary", "green": "success", "
 NARROW: Final = 100
 """Below so many characters, one blank is between two columns instead of two."""
 
-
 Cell = str | tuple[str, str] | list[float]
 
 

@@ -29,7 +29,6 @@ _STORE: Final = "store"
 _NAME_BYTES: Final = 256
 _ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
-
 FolderId = tuple[int, int]  # device and inode: another folder, also one mounted over it, has others
 
 

@@ -32,7 +32,6 @@ _T = TypeVar("_T")
 LEASE_TTL_S = 120.0  # longer than a single step of a pass may take, such as one call of sbatch
 RENEWED_SHARE = 0.25  # share of that time after which the lease is renewed between two steps
 
-
 STANDING: Final = "reconciler"
 """Name of the lease of the process that looks after all campaigns of the store, also those that are yet to come."""
 

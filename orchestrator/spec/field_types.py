@@ -47,7 +47,6 @@ Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Scalar = str | int | float | bool
 """A YAML value without structure."""
 
-
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]*$"
 NOT_EMPTY: Final = r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$"
 
@@ -63,7 +62,6 @@ Text = Annotated[
     BeforeValidator(lambda value: str(value) if type(value) is int else value, json_schema_input_type=str | int),
 ]
 """A line of text; a bare number counts as text."""
-
 
 Word = Annotated[
     str,

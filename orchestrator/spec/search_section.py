@@ -17,7 +17,6 @@ RANGES: Final = ("uniform", "log_uniform", "int")
 KINDS: Final = (*RANGES, "choice")
 _FORMS: Final = "write {log_uniform: [1e-5, 1e-2]}, {uniform: [0, 1]}, {int: [1, 8]} or {choice: [zero1, zero2]}"
 
-
 _NEEDS: Final = {
     "choice": "at least two values, finite and without structure: a strategy names several fields at once",
     "uniform": "two finite numbers, the lower first",

@@ -82,7 +82,6 @@ MemorySize = Annotated[Text, _readable(parse_mem_mb)]
 SlurmTime = Annotated[Text, _readable(parse_time_min)]
 """A Slurm time: `90`, `4:00:00` or `2-12`."""
 
-
 MOST_RUNS: Final = 1000
 """Most runs of a job."""
 

@@ -46,8 +46,9 @@ def find(name: str) -> Template:
     """Return the template of a name, or raise a UserError."""
     by_name = {template.name: template for template in templates()}
     if name not in by_name:
-        hint = f"{did_you_mean(name, by_name, '')} one of: {', '.join(by_name)}"
-        raise UserError(f"no template named {name}", hint.lstrip())
+        hint = f"{did_you_mean(name, by_name, '')} one of: {', '.join(by_name)}".lstrip()
+        hint = f"`campaign init --from-sbatch {name}` reads a batch script" if Path(name).is_file() else hint
+        raise UserError(f"no template named {name}", hint)
     return by_name[name]
 
 

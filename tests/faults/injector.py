@@ -28,7 +28,6 @@ OUTAGE_S = (1.0, 5.0)
 NODE_OUTAGE_S = (2.0, 40.0)
 """Short of what makes Slurm give a node up, and beyond it."""
 
-
 BRAINS = {"kill slurmctld", "stop slurmctld", "kill slurmdbd"}
 
 

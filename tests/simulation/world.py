@@ -45,7 +45,6 @@ _EPOCH = select(lease.c.epoch).where(lease.c.name == bindparam("name"))
 NO_PROCESS = 2**22 + 1
 """A process number that Linux never gives."""
 
-
 SEARCH: dict[str, Any] = {
     "sampler": "random",
     "trials": 4,

@@ -31,7 +31,6 @@ MFU_S = 0.04
 """MFU of a step times its seconds: the peak of the planted GPU follows from it."""
 SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
-
 MACHINE: Final = {
     "cpu": "Intel Xeon Platinum 8480+",
     "cores": 208,

@@ -38,7 +38,6 @@ TINY: dict[str, Any] = {
     "seed": 7,
 }
 
-
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 32,

@@ -28,7 +28,6 @@ STATIC_SCALE = {"fp16": {"loss_scale": 128}}  # the dynamic one begins so high t
 TAG = "deepspeed"
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
-
 PADDED = {"dataset": {"path": str(TEXT), "eval_fraction": 0.01, "packing": False}}
 
 

@@ -100,7 +100,6 @@ TIED_BIAS = {
     "vocab_size": 257,
 }
 
-
 DIVIDED = [(GROUPED, "bf16"), (GPT2, "fp32"), (TIED_BIAS, "fp32")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -226,5 +227,10 @@ def test_share_lists_readable_and_blocked_places(
     assert f"{world.dir}/sweep/runs: logs, metrics, configurations of 4 runs" in said
     assert f"{world.dir}/campaign.db: the store, with all of sweep" in said
     assert f"{folder}: " in said.partition("still keep")[2]
+    assert f"They type `campaign status sweep --dir {world.dir}`." in said
     assert main(["share", "sweep", "--stop", "--dir", str(world.dir)]) == 0
     assert "yours alone" in capsys.readouterr().out
+    (folder / "own").mkdir()
+    sqlite3.connect(world.dir / "campaign.db").execute(f"VACUUM INTO '{folder}/own/c.db'")
+    assert main([*words[:4], *(at := ["--store", f"sqlite:///{folder}/own/c.db"])]) == 0
+    assert f"They type `campaign status sweep {' '.join(at)}`." in capsys.readouterr().out

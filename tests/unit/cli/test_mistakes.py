@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from dscampaign.db import bulk, queries
 from dscampaign.db import store as store_module
@@ -37,11 +38,13 @@ def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: st
     assert capsys.readouterr().err == f"error: {error}\nhint: {hint}\n"
 
 
+def insert_other(conn: Connection, world: World) -> int:
+    return queries.insert_campaign(conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm")
+
+
 def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
-        other = queries.insert_campaign(
-            conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
-        )
+        other = insert_other(conn, world)
         bulk.insert_runs(conn, other, [NewRun("done", {}, CONFIG, "o", 0), NewRun("new-2", {}, CONFIG, "p", 1)])
     for run, error, hint in (
         ("done", "done may mean 2 runs", "one of: sweep done, other done"),
@@ -64,9 +67,7 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
 
 def test_all_campaigns_are_the_status_of_a_store_with_several(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
-        queries.insert_campaign(
-            conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
-        )
+        insert_other(conn, world)
     for verb in ("list", "status"):
         assert main([verb]) == 0
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["CAMPAIGN", "other", "sweep"]

@@ -187,7 +187,6 @@ FOR_NOW = [
 ]
 """What slurmctld answers without a job, and what another day may change."""
 
-
 NOT_TAKEN = [
     f"{FAILED}Unable to contact slurm controller (connect failure)",
     f"{FAILED}Resource temporarily unavailable: temporarily unable",

@@ -59,7 +59,6 @@ def looked_at(world: World) -> list[str]:
 STATES = [state for state in RunState if state is not RunState.PENDING]
 FAILURES = ["completed", "completed_early", "crash", "gpu", "preempted", "cancelled", "oom", "deterministic", "storage"]
 
-
 ENDS: list[dict[str, Any]] = [
     {}, {"config_hash": "another"}, {"retry_epoch": 1}, {"last_step": 2, "retry_epoch": 1}, {"last_step": None},
 ]  # fmt: skip

@@ -15,7 +15,6 @@ from dscampaign.tests.support.spec_files import load_runs, load_spec
 
 Output = pytest.CaptureFixture[str]
 
-
 POINTS = {
     "loss-verification": 6, "zero-precision-matrix": 8, "five-strategies": 6, "five-strategies-next": 8,
     "gpu-telemetry": 1, "deepspeed-knobs": 8, "llama-sizes": 4, "zero-and-offload": 34,
