@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Final
-
-from .private_files import open_private
 
 _GB: Final = 1e9
 _PROBE_BYTES: Final = 1 << 20
@@ -22,15 +21,11 @@ def require_space(folder: Path, needed_bytes: float, purpose: str) -> None:
 
 
 def try_writing(folder: Path) -> None:
-    """Write a little; raises OSError with the reason why nothing more can be written."""
-    path = folder / ".probe.tmp"
-    try:
-        with open(path, "wb", opener=open_private) as file:
-            file.write(os.urandom(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        path.unlink(missing_ok=True)
+    """Write a little into a file that no name leads to; raises OSError with the reason why no more can be written."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(os.urandom(_PROBE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 LOCAL: Final = frozenset(

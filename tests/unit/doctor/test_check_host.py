@@ -46,10 +46,13 @@ def test_a_fit_host_has_nothing_to_do_and_nothing_is_left_behind(
     place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on("ext4", monkeypatch)
+    (valued := place.settings.dir.parent / "valued").write_text("of the user")
+    (planted := place.settings.dir / ".probe.tmp").symlink_to(valued)
     found = by_id(host_checks(place, []))
     assert {check.verdict for check in found.values()} == {Severity.OK}
     assert "campaign submit" in found["store.reachable"].seen  # which makes the database
-    assert list(place.settings.dir.iterdir()) == []
+    assert list(place.settings.dir.iterdir()) == [planted]
+    assert valued.read_text() == "of the user"
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------

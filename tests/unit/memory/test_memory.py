@@ -190,12 +190,7 @@ def test_after_an_oom_it_divides_and_is_smaller(
         assert choice.micro_batch == max(fits)
 
 
-@given(
-    a=st.floats(0.5, 20),
-    b=st.floats(0.05, 3),
-    share=st.integers(2, 512),
-    error=st.floats(-0.03, 0.03),
-)
+@given(a=st.floats(0.5, 20), b=st.floats(0.05, 3), share=st.integers(2, 512), error=st.floats(-0.03, 0.03))
 def test_siblings_of_one_run_out_of_memory_do_not_run_out_too(a: float, b: float, share: int, error: float) -> None:
     """Five runs one after another, with a probe that errs by up to 3 %: at most one of them fails."""
     largest = max((size for size in divisors(share) if a + b * size <= USABLE_GB), default=0)
