@@ -144,9 +144,9 @@ def _publish(draft: Path, manifest: CodeCopy, place: CopyPaths) -> None:
     """Give a finished copy its name in place of a damaged one; another process may have been faster."""
     manifest.write(place.manifest)
     if place.damaged.exists() and place.folder.exists():
-        damaged = draft.with_name(f"{draft.name}.damaged")
-        place.folder.rename(damaged)
-        ours.remove(damaged)
+        place.folder.rename(
+            place.folder.with_name(f"{place.folder.name}{draft.name}")
+        )  # scripts may have written to it
     try:
         draft.rename(place.folder)
     except OSError:
@@ -192,6 +192,7 @@ _BESIDE_CAMPAIGN: Final = re.compile(
     rf"|{re.escape(Beside.SETTINGS)}$|{re.escape(Beside.STORE)}([-.]|$))"
 )
 """Copies of code, prepared data, settings and the default store, which lie beside campaigns."""
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")  # bytes of a name that is not UTF-8: a manifest cannot hold it
 _PRINTED: Final = re.compile(rb'\s*\{\s*"schema_version":')  # how the JSON begins that `campaign` prints
 _FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
 _FIELDS_OF_SPECS: Final = frozenset({"name", "command", "executor", "matrix", "repeats"})
@@ -254,7 +255,7 @@ def tree_around(
         return path in tracked or not (of_model or not _is_named_like_code(path) or _is_printed(place))
 
     size = 0
-    for path in {*tracked, *untracked} - files:
+    for path in {path for path in (*tracked, *untracked) if not _UNDECODED.search(path)} - files:
         if not f"{path}/".startswith(f"{own}/") and os.path.lexists(top / path) and is_code(path):
             files.add(path)
             size += (top / path).stat().st_size if (top / path).is_file() else 0
@@ -324,8 +325,7 @@ def _git_listing(root: Path) -> tuple[list[str], list[str]] | None:
     """Return the paths below a work tree that git tracks, and others that it does not ignore; of inner ones too."""
     listing = []
     for options in (("--cached",), ("--others", "--exclude-standard")):
-        output = git(root, "ls-files", "-z", *options)
-        if output is None:
+        if (output := git(root, "ls-files", "-z", *options)) is None:
             return None
         paths = list(dict.fromkeys(path.rstrip("/") for path in output.split("\0") if path))
         for nested in [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]:

@@ -308,6 +308,7 @@ def test_a_damaged_copy_is_not_used_and_a_retry_makes_it_anew(project: Project, 
     [row] = observe(project.store, campaign).runs.values()
     copied = project.dir / "code" / row.code / "said.py"
     copied.unlink()
+    (copied.parent / "results.csv").touch()  # as a script leaves it beside itself
     if harm == "edited":
         copied.write_text(f"{DIES_FIRST}\nimport nothing_of_that_name")
     held = project.settle(campaign)
@@ -316,3 +317,4 @@ def test_a_damaged_copy_is_not_used_and_a_retry_makes_it_anew(project: Project, 
     assert len(project.saw(row.name)) == 1
     desired.retry(project.store, campaign, None)
     assert project.settle(campaign).states() == {row.name: RunState.COMPLETED}
+    assert list(project.dir.glob("code/*/results.csv"))

@@ -82,15 +82,8 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_copies, "FILE_LIMIT_BYTES", 1000)
-    for name in (
-        "settings.ini",
-        "pkg/a.py",
-        ".env",
-        "env/pyvenv.cfg",
-        "pkg/__pycache__/a.pyc",
-        "out/step.pt",
-        "wandb/r",
-    ):
+    names = ("settings.ini", "pkg/a.py", ".env", "env/pyvenv.cfg", "pkg/__pycache__/a.pyc", "out/step.pt", "wandb/r")
+    for name in (*names, "not-utf8-\udcff.py"):
         project.write(name)
     project.write("large.json", "x" * 1001)
     for number in range(4):
@@ -98,7 +91,7 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
     code = project.code()
     assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.ini", "train.py"]
     assert code.tree
-    assert code.tree.left_out == (".env", "env", "images", "large.json", "out", "wandb")
+    assert code.tree.left_out == (".env", "env", "images", "large.json", "not-utf8-\udcff.py", "out", "wandb")
 
 
 def test_a_tree_that_is_too_large_is_used_in_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
