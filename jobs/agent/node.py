@@ -114,6 +114,5 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
         if (beat := read_json(paths.heartbeat(0))) != newest:
             deadline, newest = time.monotonic() + timeout_s, beat
         time.sleep(POLL_S)
-    raise RendezvousTimeout(
-        f"node 0 of job {node.job_id} did not announce itself, and gave no sign of life for {timeout_s:.0f} s"
-    )
+    silent = f"node 0 of job {node.job_id} did not announce itself, and gave no sign of life for {timeout_s:.0f} s"
+    raise RendezvousTimeout(silent)

@@ -111,6 +111,9 @@ def _manifest(path: Path) -> Manifest | None:
 
 def remove_checkpoint(path: Path) -> list[ours.Kept]:
     """Remove a checkpoint, first renamed to a draft, so that a half removed never looks whole; report the rest."""
-    draft = path.with_name(path.name + DRAFT_SUFFIX)
-    path.rename(draft)
+    draft = path.with_name(path.name.removesuffix(DRAFT_SUFFIX) + DRAFT_SUFFIX)
+    try:
+        path.rename(draft)
+    except OSError as error:  # this one stays, and the others go
+        return [ours.Kept(path, error.strerror or str(error), error)]
     return ours.remove(draft)

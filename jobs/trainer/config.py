@@ -103,9 +103,7 @@ class TrainerConfig:
         config = decode(cls, json.loads(text))
         at_once = config.micro_batch * config.accumulation * config.world_size
         if config.global_batch * config.ranks_per_sample != at_once:
-            raise ValueError(
-                "train.json: global_batch is not micro_batch * accumulation * world_size / ranks of a sample"
-            )
+            raise ValueError("train.json: global_batch is not micro_batch * accumulation * world_size / ranks a sample")
         if config.seq_len % config.sequence_parallel:
             raise ValueError("train.json: seq_len is not a multiple of sequence_parallel")
         return config

@@ -14,12 +14,7 @@ from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.corpus import Case, load
 from dscampaign.tests.corpus.score import Judged, accuracy, judge, precision, recall
 
-MISTAKES = [
-    FailureClass.DETERMINISTIC,
-    FailureClass.CANCELLED,
-    FailureClass.COMPLETED,
-    FailureClass.DIVERGED,
-]
+MISTAKES = [FailureClass.DETERMINISTIC, FailureClass.CANCELLED, FailureClass.COMPLETED, FailureClass.DIVERGED]
 """The classes after which nothing is tried again."""
 
 MISJUDGED = {

@@ -57,6 +57,13 @@ def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
     assert names(tmp_path) == [600, 700]
 
 
+def test_a_checkpoint_that_cannot_be_removed_keeps_no_other_from_it(tmp_path: Path) -> None:
+    stuck, *_ = [make(tmp_path, step) for step in (100, 200, 300)]
+    make(tmp_path, 100, generation=2).rename(f"{stuck}.tmp")
+    prune(tmp_path, 1, 300)
+    assert names(tmp_path) == [100, 300]
+
+
 def test_what_cannot_be_loaded_takes_no_place_and_goes_when_there_is_better(tmp_path: Path) -> None:
     bad, *good = [make(tmp_path, step) for step in (100, 200, 300)]
     checkpoint_retention.mark_unusable(bad, "why")

@@ -47,11 +47,7 @@ def test_gpus_and_their_links(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("instant", "average", "seen"),
-    [
-        (529_400, None, {"power_w": 529.4}),
-        (None, 500_100, {"power_avg_w": 500.1}),
-        (None, None, {"power_w": 123.0}),
-    ],
+    [(529_400, None, {"power_w": 529.4}), (None, 500_100, {"power_avg_w": 500.1}), (None, None, {"power_w": 123.0})],
 )
 def test_a_driver_may_know_one_power_only(
     driver: Driver, instant: int | None, average: int | None, seen: dict[str, float]
