@@ -95,6 +95,6 @@ def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | No
     return iter(items) if shown is None else shown(items, noun, size)
 
 
-def in_pieces(noun: str, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """A thousand of the items at a time, counted as `counted` does."""
-    return counted(noun, [items[start : start + 1000] for start in range(0, len(items), 1000)], len)
+def in_pieces(noun: str, items: Sequence[_Item], most: int = 1000) -> Iterator[Sequence[_Item]]:
+    """A thousand of the items at a time, or at `most` so many, counted as `counted` does."""
+    return counted(noun, [items[start : start + most] for start in range(0, len(items), most)], len)

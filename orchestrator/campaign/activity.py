@@ -89,9 +89,8 @@ def event_text(event: EventRow) -> str:
         return _EVENTS[event.kind](event.data)
 
     def fact(value: Any) -> str:
-        return (
-            figure(value) if isinstance(value, float) else clean(value if isinstance(value, str) else json.dumps(value))
-        )
+        text = value if isinstance(value, str) else json.dumps(value)
+        return figure(value) if isinstance(value, float) else clean(text)
 
     facts = (f"{words(clean(name))} {fact(it)}" for name, it in event.data.items() if not isinstance(it, dict))
     kind = words(event.kind.removeprefix("script."))

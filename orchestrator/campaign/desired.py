@@ -283,15 +283,11 @@ def check_kept(campaign: CampaignRow) -> None:
 def _check_unchanged(campaign: CampaignRow, submission: Submission) -> None:
     check_kept(campaign)
     if Path(campaign.dir) != submission.dir:
-        raise UserError(
-            f"campaign {campaign.name} lives in {campaign.dir}, not in {submission.dir}",
-            f"submit with --dir {campaign.dir}, or give the campaign another name",
-        )
+        hint = f"submit with --dir {campaign.dir}, or give the campaign another name"
+        raise UserError(f"campaign {campaign.name} lives in {campaign.dir}, not in {submission.dir}", hint)
     if campaign.executor != submission.spec.executor:
-        raise UserError(
-            f"campaign {campaign.name} runs on {campaign.executor}, the spec says {submission.spec.executor}",
-            "give the campaign another name",
-        )
+        message = f"campaign {campaign.name} runs on {campaign.executor}, the spec says {submission.spec.executor}"
+        raise UserError(message, "give the campaign another name")
 
 
 def _campaign_values(submission: Submission, before: CampaignRow | None, copies: CodeCopies) -> dict[str, Any]:

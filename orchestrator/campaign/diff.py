@@ -158,10 +158,8 @@ def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
     for row, run in changed:
         differing = _experiment_changes(row.config, run)
         if differing and all(change.startswith(_RANKS) for change in differing):
-            raise UserError(
-                f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}",
-                "keep them, or give the campaign another name to start afresh",
-            )
+            message = f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}"
+            raise UserError(message, "keep them, or give the campaign another name to start afresh")
 
 
 def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from dscampaign.files.ours import Kept, Part, measure, sweep
 from dscampaign.files.ownership import user_name
 from dscampaign.jobs.shared import checkpoint_retention
 from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
-from dscampaign.orchestrator.commands import counted, typed
+from dscampaign.orchestrator.commands import counted, in_pieces, typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.executors.local import local_elsewhere
@@ -41,16 +41,21 @@ from dscampaign.orchestrator.reconcile.observe import list_jobs
 _FILES: Final = (
     r"claim(-\d+)?|re(started|size)\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"
     r"|train\.json|stop|did-not-fit-\d+\.json|(heartbeat|outcome)-\d+\.json|(reserve|hostfile)-\d+"
+    r"|logs/(\w+_rank\d+|(launcher|forward)-\w+)\.log|ranks/rank-\d+\.json(\.\d+)?"
+)
+_JOB_FILES: Final = (
+    r"payloads\.jsonl|closed|cluster|host|submission\.sh|\d+\.log|\w+_log\.(out|err)|(job|setup)-\w+\.json|joins-.+"
 )
 _TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"
 """The name that `files.atomic_files` gives a file until it is complete."""
 
 _ATTEMPT: Final = re.compile(rf"{_FILES}|{_TEMPORARY.format(_FILES)}")
+_BATCH: Final = re.compile(rf"{_JOB_FILES}|{_TEMPORARY.format(_JOB_FILES)}")
 _CURRENT: Final = re.compile(rf"current|{_TEMPORARY.format('current')}")
 _MARKER: Final = re.compile(rf"{re.escape(MARKER)}|{_TEMPORARY.format(re.escape(MARKER))}")
 _SEARCH: Final = re.compile(rf"[^.]+\.json|{_TEMPORARY.format(r'[^.]+.json')}")
 _EVENTS: Final = re.compile(r"events\.out\.tfevents\..+")
-_ATTEMPT_TREES: Final = frozenset({"logs", "ranks", "search", "profile"})
+_ATTEMPT_TREES: Final = frozenset({"search", "profile"})
 _FOLDERS: Final = frozenset({"runs", "batches", "searches", "tensorboard"})
 
 
@@ -61,6 +66,7 @@ class CampaignParts:
     # by the name of a run, the names of its checkpoints' folders and of its attempts'
     runs: Mapping[str, Collection[str]]
     tokens: Collection[str] = field(default=())  # names of its job arrays
+    others: Collection[tuple[str, ...]] = field(default=())  # places with files of others, which stay
 
     @classmethod
     def of(cls, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
@@ -78,10 +84,10 @@ class CampaignParts:
         match parts:
             case [name]:
                 return Part.FOLDER if name in _FOLDERS else _file(_MARKER, name)
-            case ["runs", run, *inner] if run in self.runs:
+            case ["runs", run, *inner] if run in self.runs and parts not in self.others:
                 return _in_run(inner, self.runs[run]) if inner else Part.FOLDER
-            case ["batches", token] if token in self.tokens:
-                return Part.TREE
+            case ["batches", token, *inner] if token in self.tokens:
+                return _file(_BATCH, inner[0]) if inner else Part.FOLDER
             case ["searches", name]:
                 return _file(_SEARCH, name)
             case ["tensorboard", run, *inner] if run in self.runs or run.rpartition("-")[0] in self.runs:
@@ -93,13 +99,13 @@ def _in_run(names: Sequence[str], parts: Collection[str]) -> Part | None:
     name, *inner = names
     if name == "forward":
         return Part.TREE
-    if name == "checkpoints":
-        return (Part.TREE if f"checkpoints/{inner[0]}" in parts else None) if inner else Part.FOLDER
-    if name not in parts:
+    if name == "checkpoints" and inner:
+        return (Part.TREE if inner[1:] else Part.FOLDER) if f"checkpoints/{inner[0]}" in parts else None
+    if name not in (*parts, "checkpoints"):
         return _file(_CURRENT, name)
-    if not inner:
+    if inner in ([], ["logs"], ["ranks"]):
         return Part.FOLDER
-    return Part.TREE if inner[0] in _ATTEMPT_TREES else _file(_ATTEMPT, inner[0])
+    return Part.TREE if inner[0] in _ATTEMPT_TREES else _file(_ATTEMPT, "/".join(inner))
 
 
 def _file(pattern: re.Pattern[str], name: str) -> Part | None:
@@ -151,16 +157,22 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
         _require_no_job(fresh, active)
     elif open_runs:
         name = campaign.name
-        raise UserError(
-            f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}",
-            f"`{typed('cancel', name, '--all')}`, then `{typed('reconcile', name, '--watch')}`, then remove it",
-        )
+        hint = f"`{typed('cancel', name, '--all')}`, then `{typed('reconcile', name, '--watch')}`, then remove it"
+        raise UserError(f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}", hint)
     if not (is_gone or (fresh.desired == REMOVED and not campaign_folder.paths.marker.exists())):
-        campaign_folder.require()
+        campaign_folder.require(store.url_without_password)
     parts = CampaignParts.of(runs, attempts)
+    parts = replace(parts, others=_with_other_files(campaign_folder.paths, runs))
     size, kept = (0, [Kept(folder, "a symbolic link")]) if folder.is_symlink() else measure(folder, parts)
     size_bytes = size if os.path.lexists(folder) else None
     return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size_bytes, parts, tuple(kept))
+
+
+def _with_other_files(paths: CampaignPaths, runs: Sequence[RunRow]) -> set[tuple[str, ...]]:
+    """Return the checkpoints of the built-in trainer with more than it wrote; what a script wrote, nobody knows."""
+    folders = [paths.run(run.name).dir for run in runs if not run.config.get("command")]
+    saved = (path for folder in folders for path in folder.glob("checkpoints/*/g*-step*[0-9]"))
+    return {path.relative_to(paths.dir).parts for path in saved if not checkpoint_retention.is_ours(path)}
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
@@ -189,9 +201,7 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
         kept = _remove_folder(removal, writer)
-        attempts = removal.attempts
-        together = [attempts[start : start + _TOGETHER] for start in range(0, len(attempts), _TOGETHER)]
-        for few in counted("attempts removed", together, len):
+        for few in in_pieces("attempts removed", removal.attempts, _TOGETHER):
             with writer.write() as conn:
                 delete_measurements(conn, few)
         with writer.write() as conn:
@@ -273,10 +283,7 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow]) ->
             with acting_for(store, campaign) as writer:
                 for item in writer.renewing(list(_of_campaign(store, campaign))):
                     if isinstance(item, Item) and item.path in paths:
-                        if item.kind is GarbageKind.CHECKPOINTS:
-                            stays = checkpoint_retention.remove_checkpoint(item.path)
-                        else:
-                            stays = ours.remove(item.path, root)
+                        stays = checkpoint_retention.remove_checkpoint(item.path)
                         kept += stays
                         removed += [] if stays else [item]
         except (LeaseHeld, Unreachable) as exc:
@@ -293,7 +300,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
         yield Kept(paths.dir, "a symbolic link")
         return
     try:
-        CampaignFolder(campaign).require()
+        CampaignFolder(campaign).require(store.url_without_password)
     except Unreachable as exc:
         yield Kept(paths.dir, exc.message)
         return
@@ -327,9 +334,6 @@ def _is_new(path: Path) -> bool:
 def _items(kind: GarbageKind, paths: Iterable[Path], root: Path) -> Iterator[Item | Kept]:
     """Yield the places that exist."""
     for path in paths:
-        if not path.is_relative_to(root):
-            yield Kept(path, f"not in {root}")
-            continue
         with suppress(OSError):
             path.lstat()
             size, kept = ours.measure(root, at=path.relative_to(root).parts)

@@ -52,7 +52,7 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
 
     Raises UserError if the user has no such group, does not own the campaign's folder, or has other files beside it.
     """
-    paths = _own_folder(campaign)
+    paths = _own_folder(store, campaign)
     before = Sharing.read(paths.marker)
     name, gid = _group(group or (before.group if before else None))
     parts = _parts(store, campaign)
@@ -82,7 +82,7 @@ def unshare(store: Store, campaign: CampaignRow) -> list[str]:
 
     Raises as `share`.
     """
-    paths = _own_folder(campaign)
+    paths = _own_folder(store, campaign)
     paths.dir.chmod(0o700)  # from here on nobody reaches the files below
     was = Sharing.read(paths.marker)
     for place, descriptor in _opened(paths, _parts(store, campaign)):
@@ -106,12 +106,9 @@ def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
 def _require_alone(to_open: Sequence[Path], files: Sequence[Path]) -> None:
     stores = {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
     beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stores)
-    theirs = [place for place in beside_them if not _is_campaign_s(place)]
-    if theirs:
-        raise UserError(
-            f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}",
-            "share a campaign in a `dir` that holds nothing else",
-        )
+    if theirs := [place for place in beside_them if not _is_campaign_s(place)]:
+        message = f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}"
+        raise UserError(message, "share a campaign in a `dir` that holds nothing else")
 
 
 def _is_campaign_s(place: Path) -> bool:
@@ -133,9 +130,9 @@ def _let_pass(folder: Path, gid: int) -> None:
     folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXGRP)
 
 
-def _own_folder(campaign: CampaignRow) -> CampaignPaths:
+def _own_folder(store: Store, campaign: CampaignRow) -> CampaignPaths:
     folder = CampaignFolder(campaign)
-    folder.require()
+    folder.require(store.url_without_password)
     dir = folder.paths.dir
     if dir.is_symlink():
         raise UserError(f"{dir} is a symbolic link", "only a folder that campaign made can be shared")

@@ -189,10 +189,8 @@ def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
 
 
 def _failure(plan: WeightsPlan, done: subprocess.CompletedProcess[str]) -> UserError:
-    last, hint = (
-        next(reversed(done.stderr.strip().splitlines()), f"the writer ended with exit code {done.returncode}"),
-        "",
-    )
+    *_, last = f"the writer ended with exit code {done.returncode}", *done.stderr.strip().splitlines()
+    hint = ""
     if "ModuleNotFoundError" in last:
         hint = f"this needs the training stack on this machine: `{plan.python} -m pip install 'dscampaign[train]'`"
     if done.returncode < 0:

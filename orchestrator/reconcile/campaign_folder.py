@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from dscampaign.db.engine import sqlite_file
 from dscampaign.db.records import AttemptRow, CampaignRow
-from dscampaign.files.atomic_files import load_json, write_atomically
+from dscampaign.files.atomic_files import load_json, read_json, write_atomically
 from dscampaign.files.private_files import make_below, make_private, open_regular
 from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths, cluster_file
 from dscampaign.orchestrator.commands import typed
@@ -102,13 +103,15 @@ class CampaignFolder:
             require_free(self.paths, store, recorded=recorded)
             make_private(self.paths.dir)
             self._make_folders()
-            left = (_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store}
-            self._mark(left)
+            self._mark((_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store})
         except OSError as exc:
             raise storage.unwritable(exc) from exc
 
-    def require(self) -> FolderId:
-        """Return the id of the folder, and write nothing; raises Unreachable if it is away or another campaign's."""
+    def require(self, store: str = "") -> FolderId:
+        """Return the id of the folder, and write nothing; raises Unreachable if it is away or another campaign's.
+
+        Also if ``store`` is a copy of the file that made the folder: only one of them may act for the runs.
+        """
         try:
             info = self.paths.dir.stat()
             if not self._is_marked():
@@ -118,6 +121,11 @@ class CampaignFolder:
         except OSError as exc:
             message = f"the shared folder cannot be read: {exc}"
             raise Unreachable(message, "the next pass tries again", about="not readable") from exc
+        named = str((read_json(self.paths.marker) or {}).get(_STORE, ""))
+        first, own = (sqlite_file(url, self.paths.root) for url in (named, store))
+        if first and own and os.path.exists(first) and os.path.exists(own) and not own.samefile(first):  # noqa: PTH110
+            message = f"{own} is a copy: {first} has the campaign {self.paths.campaign} in {self.paths.dir}"
+            raise Unreachable(message, f"work with `--store {named}`; if it is given up, move that file away")
         return info.st_dev, info.st_ino
 
     def complete(self) -> None:

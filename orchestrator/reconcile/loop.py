@@ -132,7 +132,7 @@ class Reconciler:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
         drained = _Drained(time.monotonic() + LONGEST_DRAIN_S)
-        folder_id = self._folder.require()
+        folder_id = self._folder.require(self._store.url_without_password)
         recalled = self._recollection.recall(writer)
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)

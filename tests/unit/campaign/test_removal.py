@@ -139,6 +139,16 @@ def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
     assert rows(world)["run"] == 2
 
 
+def test_a_copied_store_acts_for_nobody(world: World, capsys: Output, tmp_path: Path) -> None:
+    shutil.copytree(world.folder, tmp_path / "copy")
+    for verb, *words in (["rm", "--yes"], ["reconcile"], ["share"]):
+        assert main([verb, "c", "--dir", str(tmp_path / "copy"), *words]) == 3
+        assert "campaign.db is a copy" in capsys.readouterr().err
+    assert main(["gc", "--dir", str(tmp_path / "copy")]) == 0
+    assert "campaign.db is a copy" in capsys.readouterr().out
+    assert world.paths.marker.exists()
+
+
 def theirs(folder: Path) -> Path:
     """A folder of the user's own."""
     file = folder / "src" / "model.py"
@@ -149,14 +159,16 @@ def theirs(folder: Path) -> Path:
 
 def test_files_that_the_campaign_did_not_make_stay_and_are_listed(world: World, capsys: Output) -> None:
     run = world.paths.run("depth-1")
-    mine = [theirs(folder / "mine") for folder in (world.paths.dir, world.paths.runs, run.dir, run.attempt(1).dir)]
+    attempt, batch = run.attempt(1), world.paths.batch(world.attempts("depth-1")[0].token)
+    folders = (world.paths.dir, world.paths.runs, batch, run.dir, attempt.dir, attempt.logs, attempt.ranks)
+    mine = [theirs(folder / "mine") for folder in folders]
     assert cli(world, "rm", "c", "--yes") == 0
     listed = capsys.readouterr().err
     assert all(f"keeps {file.parents[1]}: " in listed for file in mine)
     assert listed.count("keeps ") == len(mine)
     left = {path for path in world.paths.dir.rglob("*") if path.is_file()}
     assert left == set(mine)
-    with pytest.raises(UserError, match="is not empty: mine is not of this campaign"):
+    with pytest.raises(UserError, match="is not empty: batches is not of this campaign"):
         world.record()
 
 
@@ -298,6 +310,8 @@ def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
     (first / "notes.txt").touch()
     assert [kept.path for kept in garbage(world).kept] == [first]
     assert kinds(world) == set()
+    assert cli(world, "rm", "c", "--yes") == 0
+    assert list(folder.iterdir()) == [first]
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
@@ -318,9 +332,7 @@ def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world
     for step in (1, 2, 3, 9):
         save(folder, step)
     assert kinds(world) == set()  # it has a script of its own
-    config = {name: value for name, value in run.config.items() if name != "command"}
-    with world.store.write() as conn:
-        queries.update_run(conn, run.id, config=config)
+    train_built_in(world)
     found = garbage(world)
     assert [item.path.name for item in found.items] == ["g0001-step00000001"]  # 9 was never reached by the run
     collect(world.store, found, [world.campaign])

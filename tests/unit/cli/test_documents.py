@@ -84,11 +84,7 @@ def test_documents_of_results_have_the_fields_of_their_schemas(
     fast = Planted("fast", params={"zero_stage": 1}, train={"zero_stage": 1}, gpu="H100", nan_from=90)
     bad = Planted("bad", params={"zero_stage": 2}, train={"zero_stage": 2}, tries=(Try(0, 30, "oom"), Try(30, 100)))
     url = planted_url(slow, fast, bad)
-    commands = {
-        "report": "report",
-        "recommend": "recommend",
-        "compare": "compare slow fast --fail-if slower=3%",
-    }
+    commands = {"report": "report", "recommend": "recommend", "compare": "compare slow fast --fail-if slower=3%"}
     for name, words in commands.items():
         assert main([*words.split(), "-o", "json", "--store", url]) in (0, 1, 4)
         assert (name, wrong(name, json.loads(capsys.readouterr().out))) == (name, [])

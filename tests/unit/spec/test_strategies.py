@@ -85,11 +85,7 @@ def test_a_clash_is_told_where_a_field_varies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "train",
-    [
-        {"zero_stage": 1, "deepcompile": True},
-        {"precision": "tf32"},
-        {"attention": "flash_attention_2"},
-    ],
+    [{"zero_stage": 1, "deepcompile": True}, {"precision": "tf32"}, {"attention": "flash_attention_2"}],
 )
 def test_what_needs_gpus_is_refused_without_them(tmp_path: Path, train: dict[str, Any]) -> None:
     assert run(tmp_path, train=train)
