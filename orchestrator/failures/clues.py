@@ -30,7 +30,7 @@ _CASCADE = re.compile(
     r"|ChildFailedError|CalledProcessError: Command '\['(?:[^']*/)?(?:python[\d.]*|deepspeed|torchrun)'"
     r"|clients joined|srun: error: \S+: tasks? [\d,-]+: (?:Exited|Terminated|Killed)"
     r"|Horovod has been shut down|MPI_ABORT was invoked"
-    r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
+    r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
 """Messages of ranks after another rank has died, and of ranks that are being ended."""
 _OWN_FAULT = re.compile(

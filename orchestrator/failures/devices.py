@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _RUNTIME = r"(?:CUDA|Cuda|HIP|ROCm|XPU|NPU|MUSA|HPU|MPS)"
-_FAILURE = r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
+_FAILURE = r"(?: driver| runtime)? (?:[Ee]rror|failure)(?: \([^()\n]*\))?:? (?:\d+ )?'?"
 _COUNTING = r"cudaGetDeviceCount\(\)[^\n]{0,160}\bError \d{1,3}: "
 _TRITON = r"Triton Error \[\w+\]: "
 _ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING}|{_TRITON})"
@@ -24,7 +24,7 @@ MEMORY = (
     rf"^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
     r"|^Error out of memory at line \d"  # the macro of NVIDIA's samples, which libraries have copied
     rf"|{_RUNTIME}(?:(?: backend)? out of memory\. Tried to allocate \d|\b[\]\w ]*: out of memory"
-    rf"|{_FAILURE}out of memory)|{_COUNTING}out of memory"
+    rf"|{_FAILURE}out of memory)|{_COUNTING}out of memory|NVML_SUCCESS == .* ASSERT FAILED at .*CachingAllocator"
     rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
     r"|OUT_OF_DEVICE_MEMORY\b|(?is:resource_?exhausted(?!.*device:cpu).*(?:out of memory|\boom|to allocate))"
 )
@@ -33,7 +33,7 @@ ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?(?:(?!HOST)[A-Z]+_)*?ALLOC(?:ATION)?_FAILED\
 FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
     rf"|{_ERROR}(?:initialization error|misaligned address|unspecified launch failure|hardware stack error"
-    r"|invalid program counter|unknown error|Invalid access of peer GPU memory)"
+    r"|invalid program counter|unknown error|Invalid access of peer GPU memory|the launch timed out)"
     r"|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
     + _named(
         "IllegalAddress|LaunchFailure|MisalignedAddress|IllegalInstruction|HardwareStackError|InvalidPc"

@@ -45,7 +45,7 @@ _PASSING = re.compile(
     r"|abruptly|: Killed|not (?:respond|answer|join|appear)|no (?:answer|response)|new thread|resolve host|for url"
     r"|(?:ailed|nable) to (?:connect|reach|download|fetch)|(?:client|server) error|name (?:resolution|or service)"
     r"|\b(?:busy|in use|(?:is|are) locked|died|killed|exited|vanished|quota|I/O|SSL\w*|proxy|gateway|servers?"
-    r"|network is|rate limit|nobody (?:answered|else)|LocalEntryNotFoundError)\b",
+    r"|network is|rate limit|be acquired|nobody (?:answered|else)|LocalEntryNotFoundError)\b",
     re.IGNORECASE,
 )
 """A state that may be another the next time; not the property of a value."""

@@ -276,8 +276,7 @@ def test_what_slurm_cannot_start_points_at_the_node_only_where_it_has_worked() -
     ],
 )
 def test_a_container_that_does_not_start_is_a_set_up_that_failed(text: str) -> None:
-    lines = log_lines(*text.splitlines())
-    left = outcome(RankEnd(0, None, None), RankEnd(1, None, None), lines=lines)
+    left = outcome(RankEnd(0, None, None), RankEnd(1, None, None), lines=log_lines(*text.splitlines()))
     verdict = judge(left)
     assert (verdict.kind, verdict.rule) == ("crash", "set-up")
     assert verdict.reason == f"the container did not start: {text.splitlines()[-1]}"

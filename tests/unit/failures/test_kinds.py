@@ -147,6 +147,7 @@ def test_an_error_before_the_first_step(kind: str, message: str, frames: Any, ex
     [
         ("builtins.OSError", "[Errno 99] Cannot assign requested address", (USER,)),
         ("builtins.RuntimeError", "Max retries exceeded", (USER,)),
+        ("filelock.Timeout", "The file lock '/h/x.lock' could not be acquired.", (USER,)),
     ],
 )
 def test_the_network_shows_by_errno_or_words(kind: str, message: str, frames: Any) -> None:
