@@ -169,7 +169,7 @@ class FailureClass(StrEnum):
     LOST = Policy(
         "lost", "Submit it again; if it recurs, ask the administrators.", budgets=(Budget.INFRA,), may_hide_hang=True
     )
-    CRASH = Policy("crash", "Start it again once.", budgets=(Budget.CRASH,), may_hide_hang=True)
+    CRASH = Policy("crash", "Start it again once; fix it if it recurs.", budgets=(Budget.CRASH,), may_hide_hang=True)
     DETERMINISTIC = Policy(
         "deterministic", "Fix it first: started again unchanged, it fails in the same way.", run=RunState.FAILED
     )
