@@ -150,7 +150,8 @@ class Agent:
         ended = launcher.launch(self.payload, self.paths, start, collector)
         self._telemetry.stop()
         if collector:
-            collector.finish()
+            finish = partial(collector.finish, well=ended[0] == 0)
+            self._folder.wait_for(finish, f"{self.paths.metrics} cannot be written")
         return ended
 
     def _beat(self) -> None:

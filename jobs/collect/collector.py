@@ -72,11 +72,14 @@ class Collector:
         """Take in the lines that are there, as many as fit into a moment."""
         self._read_until(time.monotonic() + AT_ONCE_S, last=False)
 
-    def finish(self) -> None:
-        """Take in the rest, once the script has ended."""
+    def finish(self, *, well: bool = False) -> bool:
+        """Take in the rest, once the script has ended; return True. If it ended `well`, raises OSError: try again."""
+        for source in self._sources:
+            source.ended_well = well
         if self._read_until(time.monotonic() + FINISH_S, last=True):
             with suppress(OSError):
                 self._tell(UNREAD)
+        return True
 
     def _read_until(self, until_s: float, *, last: bool) -> bool:
         """Take in new lines, at least a chunk of each source; return whether there may be more.
@@ -89,6 +92,8 @@ class Collector:
                 if time.monotonic() >= until_s:
                     break
         except OSError:  # a full disk, a folder that is away: the next look tries again
+            if self._sources[0].ended_well:
+                raise
             return False
         except Exception as exc:  # noqa: BLE001 - an error here concerns the metrics alone
             self._over, more = True, False

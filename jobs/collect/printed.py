@@ -78,7 +78,7 @@ class Printed(MetricSource):
         self._at_end_s = -math.inf if more else now_s
         self._offset += len(chunk)
         self.has_read = self._offset > 0
-        *pieces, rest = _LINE_END.split(self._rest + chunk)
+        *pieces, rest = _LINE_END.split(self._rest + chunk + b"\n" * (last and not more and self.ended_well))
         self._rest = rest[:LINE_LIMIT]
         texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
         lines = self._form.take(texts, time.time() if in_time else None, last=last and not more)

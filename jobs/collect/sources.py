@@ -32,13 +32,14 @@ class MetricSource(ABC):
 
     Attributes:
         has_read: it is not empty.
+        ended_well: so did the script, so a last line without an end is no fragment.
         within_s: a line with a time may have been seen this much later than it was written.
         description: for people.
         remark: why some of its lines are not read, "" if all are.
     """
 
     kind = description = remark = ""
-    has_read = False
+    has_read = ended_well = False
     within_s = 0.0
 
     @abstractmethod

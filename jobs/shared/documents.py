@@ -25,6 +25,7 @@ EXACT: Final = ConfigDict(allow_inf_nan=False, extra="forbid")
 
 _OF_ANOTHER_VERSION: Final = ("missing", "unexpected_keyword_argument")
 _SHOWN: Final = 40  # characters of a wrong value
+_adapter: Final = cache(TypeAdapter[Any])
 
 
 class Unreadable(ValueError):
@@ -39,11 +40,6 @@ def decode(kind: type[T], raw: object) -> T:
     except ValidationError as exc:
         raise ValueError(_reason(exc)) from None
     return value
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _reason(error: ValidationError) -> str:

@@ -36,7 +36,6 @@ TRANSPOSED: Final = frozenset({"c_attn", "c_fc", "c_proj"})
 CUTTABLE_MODELS: Final = PLAIN_CAUSAL_MODELS - {"olmo2"}
 """Types with the layers above. OLMo 2 normalizes queries and keys over all heads, which no rank has."""
 
-
 UNCUT_FIELDS: Final[Mapping[str, str]] = {
     "add_cross_attention": "its layers join queries, keys and values otherwise",
     "layerdrop": "which layers a step leaves out would differ from ranks with whole layers",

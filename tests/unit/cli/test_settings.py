@@ -18,13 +18,10 @@ def source(name: str, settings: Settings) -> str:
     return next(origin.source for origin in settings.origins if origin.name == name)
 
 
-def test_the_defaults_lie_beside_the_working_directory(tmp_path: Path, home: dict[str, str]) -> None:
+def test_each_place_gives_way_to_the_one_before_it(tmp_path: Path, home: dict[str, str]) -> None:
     settings = resolve({}, environ=home, cwd=tmp_path)
     assert settings.dir == tmp_path / "campaign"
     assert settings.store == f"sqlite:///{tmp_path}/campaign/campaign.db"
-
-
-def test_each_place_gives_way_to_the_one_before_it(tmp_path: Path, home: dict[str, str]) -> None:
     own = tmp_path / "config" / "dscampaign" / "campaign.toml"
     own.parent.mkdir(parents=True)
     own.write_text('dir = "/xdg"\nask_above_runs = 7\n')
@@ -71,17 +68,10 @@ def test_a_strangers_settings_above_are_refused_with_the_owner(tmp_path: Path, h
 
 def test_settings_that_others_can_write_are_refused(tmp_path: Path, home: dict[str, str]) -> None:
     mine = below_public(tmp_path)
-    (tmp_path / "campaign.toml").chmod(0o666)
-    with pytest.raises(UserError, match="others can write to") as caught:
-        resolve({}, environ=home, cwd=mine)
-    assert f"chmod go-w {tmp_path / 'campaign.toml'}" in str(caught.value.hint)
-
-
-def test_the_remedies_for_settings_of_others_work_from_this_folder(tmp_path: Path, home: dict[str, str]) -> None:
-    mine = below_public(tmp_path)
-    (mine / "campaign.toml").touch(mode=0o600)
-    (mine / "campaign.toml").chmod(0o666)
-    with pytest.raises(UserError) as caught:
-        resolve({}, environ=home, cwd=mine)
-    hint = f"`chmod go-w {mine / 'campaign.toml'}`, or give `--dir` and `--store`"
-    assert caught.value.hint == hint  # no other one would be nearer
+    for file in (tmp_path / "campaign.toml", mine / "campaign.toml"):
+        file.touch()
+        file.chmod(0o666)
+        with pytest.raises(UserError, match="others can write to") as caught:
+            resolve({}, environ=home, cwd=mine)
+        assert f"`chmod go-w {file}`, or" in str(caught.value.hint)
+    assert caught.value.hint == f"`chmod go-w {file}`, or give `--dir` and `--store`"  # no other one would be nearer

@@ -123,18 +123,33 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dscampaign.jobs.collect.sources.SEARCH_S", 0.0)
 
 
-def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("well", [True, False])
+def test_what_is_printed_is_reported_once(tmp_path: Path, well: bool) -> None:
+    """The last line may be a fragment, unless the script ended well."""
     looked = Looked(tmp_path)
     collect = looked.collector()
     for step in (1, 2):
         looked.print(f"step {step} loss {step}.5\n")
         collect.look()
         collect.look()
-    looked.print("step 2 loss 9\nstep 3 loss 3.5\n")
-    collect.finish()
+    looked.print("step 2 loss 9\nstep 3 loss 3.5\n\rstep 4 loss 4.5")
+    collect.finish(well=well)
     said, *lines = looked.reported()
     assert said.endswith('"step 1 loss 1.5"')
-    assert lines == [(1, 1.5), (2, 2.5), (3, 3.5)]
+    assert lines == [(1, 1.5), (2, 2.5), (3, 3.5), (4, 4.5)][: 3 + well]
+
+
+def test_what_a_full_disk_refused_is_written_by_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print("step 1 loss 1.5\n")
+    with monkeypatch.context() as full:
+        full.setattr(collector, "open_private", lambda *_: os.open("/dev/full", os.O_WRONLY))
+        collect.look()
+        with pytest.raises(OSError, match="No space left"):
+            collect.finish(well=True)
+    collect.finish(well=True)
+    assert looked.reported()[1:] == [(1, 1.5)]
 
 
 NOISE = ("debug " * 40 + "\n") * 10_000

@@ -55,20 +55,14 @@ def stages(tmp_path: Path, planted_url: PlantStore, monkeypatch: pytest.MonkeyPa
     return make
 
 
-def test_what_is_recommended_becomes_a_spec(stages: Any, tmp_path: Path, capsys: Output) -> None:
-    assert main(["promote", "--steps", "20000", "--store", stages(3)]) == 0
-    said = capsys.readouterr().out
-    assert "one run of zero_stage-2, 20,000 steps, as the campaign sweep-20000-steps\n  train.zero_stage: 2\n" in said
-    (run,) = load_runs(tmp_path / "sweep-20000-steps.yaml")[1]
-    assert (run.config.train.zero_stage, run.config.train.steps, run.repeat) == (2, 20_000, 0)
-
-
-def test_nothing_is_overwritten(stages: Any, capsys: Output) -> None:
+def test_a_recommendation_becomes_a_spec_and_overwrites_nothing(stages: Any, tmp_path: Path, capsys: Output) -> None:
     words = ["promote", "--steps", "20000", "--store", stages(3)]
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert "one run of zero_stage-2, 20,000 steps" in said.out
-    assert "campaign plan sweep-20000-steps.yaml" in said.err
+    out, err = capsys.readouterr()
+    assert "one run of zero_stage-2, 20,000 steps, as the campaign sweep-20000-steps\n  train.zero_stage: 2\n" in out
+    assert "campaign plan sweep-20000-steps.yaml" in err
+    (run,) = load_runs(tmp_path / "sweep-20000-steps.yaml")[1]
+    assert (run.config.train.zero_stage, run.config.train.steps, run.repeat) == (2, 20_000, 0)
     assert main(words) == 2
     assert "already exists" in capsys.readouterr().err
 
