@@ -8,7 +8,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,7 @@ _HARMLESS_OPTIONS: Final = frozenset(
     sslsni ssl_max_protocol_version ssl_min_protocol_version target_session_attrs tcp_user_timeout user""".split()  # noqa: SIM905
 )
 _POLL_S: Final = 0.002
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _FORMS: Final = "sqlite:///FILE or postgresql://HOST/NAME"
 _ENCODE: Final = "percent-encode the password: @ is %40, / is %2F, : is %3A; or keep it in ~/.pgpass"
 _MAKE_UTF8: Final = (
@@ -55,7 +56,7 @@ def parse_url(text: str) -> URL:
     url = _parsed(text)
     if url is None:
         hint = f"{_FORMS}; {_ENCODE}" if "@" in text else _FORMS
-        raise StoreError("the store's address is not a URL", hint)
+        raise StoreError("the store's address is not a URL in UTF-8", hint)
     if _hides_password(url, text):
         raise StoreError("the store's address has more than one `@`, so its password has no certain end", hint=_ENCODE)
     backend = url.get_backend_name()
@@ -92,6 +93,7 @@ def shown_address(text: str) -> str:
 def _parsed(text: str) -> URL | None:
     """Return an address in its parts, None if it is none. The error of SQLAlchemy could quote a password."""
     try:
+        text.encode()  # the names of some files are not
         return make_url(text)
     except (ArgumentError, ValueError):
         return None
@@ -166,12 +168,17 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
         connection.isolation_level = None  # the driver starts no transaction of its own
         connection.execute("PRAGMA foreign_keys = ON")
         mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-        if mode.upper() != journal:
+        if mode.upper() != journal and not is_of_others({name for (name,) in connection.execute(_TABLES)}):
             with one_writer(engine.url):
                 connection.execute(f"PRAGMA journal_mode = {journal}")
         _give_logs(connection, Path(str(engine.url.database)))
 
     event.listen(engine, "begin", _begin)
+
+
+def is_of_others(tables: Collection[str]) -> bool:
+    """Return whether another program made the SQLite file that has these tables: it stays as it is."""
+    return bool(tables) and "campaign" not in tables
 
 
 def _give_logs(connection: sqlite3.Connection, path: Path) -> None:

@@ -53,13 +53,9 @@ class SchemaMismatch(StoreError):
     """The database was made by another version of this program: it has the revision `found`, None for no schema."""
 
     def __init__(self, version: str | None, wanted: str) -> None:
-        super().__init__(
-            f"the store's schema is {version or 'absent'}, this program needs {wanted}",
-            hint="`campaign db upgrade`"
-            if (version or "") < wanted
-            else "use the version that upgraded it, or a newer version",
-        )
         self.upgradable = (version or "") < wanted
+        hint = "`campaign db upgrade`" if self.upgradable else "use the version that upgraded it, or a newer version"
+        super().__init__(f"the store's schema is {version or 'absent'}, this program needs {wanted}", hint)
         self.found = version
         self.wanted = wanted
 

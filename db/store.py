@@ -28,7 +28,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dscampaign.files.private_files import make_private, open_private
 
-from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
+from .engine import BEGIN, is_of_others, make_engine, one_writer, parse_url, without_password
 from .errors import (
     TRY_AGAIN,
     SchemaMismatch,
@@ -304,7 +304,9 @@ def check_version(conn: Connection) -> None:
 def read_version(conn: Connection) -> str | None:
     """Return the schema revision of a database, None if it has no schema."""
     if conn.dialect.name == "sqlite":
-        has_version = inspect(conn).has_table(_VERSION.name)
+        if is_of_others(tables := inspect(conn).get_table_names()):
+            raise StoreError("another program made this database", hint="name another file: `--store sqlite:///FILE`")
+        has_version = _VERSION.name in tables
     else:  # SQLAlchemy's own question costs more, and a thousand agents ask it every five seconds
         has_version = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
     if not has_version:

@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,6 +48,8 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     try:
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
+            with suppress(FileNotFoundError):  # a new file has the mode that the user's umask gives
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
             with os.fdopen(descriptor, mode, encoding=encoding, newline=newline) as stream:
                 yield stream
                 stream.flush()

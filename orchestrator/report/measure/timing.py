@@ -187,8 +187,7 @@ def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> t
     places = np.asarray(shares) * (reached[-1] - 1)
     below = np.floor(places)
     low, high = (ordered[np.searchsorted(reached, place, side="right")] for place in (below, np.ceil(places)))
-    quantile = low + (places - below) * (high - low)
-    return tuple(float(value) for value in quantile)
+    return tuple(float(value) for value in low + (places - below) * (high - low))
 
 
 def _by_clock(

@@ -62,10 +62,9 @@ def _row(row: Row, looks: Looks, last: float, digits: int, *, loss_leads: bool) 
     one, speed, found = row.comparison, row.beside_best, _leading(row, loss_leads=loss_leads)
     pace = TableCell(f"{speed.value:.2f} ×", tip=times(speed)) if speed else TableCell("")
     test, known = (row.loss_beside_best, row.verdict not in _BEST) if loss_leads else (one.loss, not one.is_baseline)
-    gap = (
-        difference_text(test, one.loss_unit, ends=loss_leads, digits=digits) if test and known else "–" if test else ""
-    )
-    loss = TableCell(gap)
+    loss = TableCell("–" if test else "")
+    if test and known:
+        loss = TableCell(difference_text(test, one.loss_unit, ends=loss_leads, digits=digits))
     first, second = (replace(loss, mark="gap"), pace) if loss_leads else (pace, loss)
     if found and last > 0:
         ends = found.ends or (found.value, found.value)

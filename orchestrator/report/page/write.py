@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from altair.utils.schemapi import debug_mode
 
+from dscampaign.files.atomic_files import read_json
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
 from dscampaign.orchestrator.report.compare.results import Results
@@ -35,19 +36,21 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     with debug_mode(arg=False):  # which validates each part of a chart
         first = summary(results, looks)
         sections = [first, *questions(results, looks, first)]
-    sections += details(results)
-    sections = [section for section in sections if not section.is_empty]
+    sections = [section for section in (*sections, *details(results)) if not section.is_empty]
     svgs = pictures_of([chart for section in sections for chart in section.charts])
     document, figures = document_of(results), {name: f"figures/{name}.svg" for name in svgs}
     files = {
+        "report.json": json.dumps(document, allow_nan=False) + "\n",  # first: it makes the others of a report
         PAGE: html_page(results, sections, looks, made_s),
         "report.md": markdown_page(results, sections, figures, made_s),
-        "report.json": json.dumps(document, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(document)),
         **{figures[name]: svg for name, svg in svgs.items()},
     }
+    there = [folder / name for name in files if (folder / name).exists()]
+    if there and "schema_version" not in (read_json(folder / "report.json") or {}):
+        raise UserError(f"{there[0]} is not of a report", "name another folder: --output FOLDER")
     write_files(folder, files)
-    return [folder / name for name in files]
+    return [folder / name for name in sorted(files, key=lambda name: name != PAGE)]
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -59,8 +62,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
             with whole_file(folder / name, binary=True) as stream:
                 stream.write(content.encode())
     except OSError as error:
-        hint = "name a folder that you can write to"
-        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", hint) from error
+        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", "name another folder") from error
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -52,10 +52,7 @@ def test_a_mistake_has_its_line_and_libraries_are_asked_once(tmp_path: Path, mon
             "gpt2 of Transformers has no such field, and would ignore it",
             'did you mean "n_layer"?',
         ),
-        (12, "deepspeed.zero_optimization.overlap_com"): (
-            "DeepSpeed: Extra inputs are not permitted",
-            None,
-        ),
+        (12, "deepspeed.zero_optimization.overlap_com"): ("DeepSpeed: Extra inputs are not permitted", None),
         (14, axis): ("DeepSpeed: Input should be a valid integer, unable to parse string as an integer", None),
     }
     (kept,) = (tmp_path / "cache" / "dscampaign").iterdir()

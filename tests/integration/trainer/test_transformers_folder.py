@@ -117,11 +117,7 @@ def test_parameters_that_lie_joined_are_parted() -> None:
 
 @pytest.mark.parametrize(
     ("model", "said"),
-    [
-        ({"n_embd": 64}, "in the checkpoint"),
-        ({"n_layer": 3}, "has no weight"),
-        ({"n_layer": 1}, "has a weight"),
-    ],
+    [({"n_embd": 64}, "in the checkpoint"), ({"n_layer": 3}, "has no weight"), ({"n_layer": 1}, "has a weight")],
 )
 def test_a_checkpoint_of_another_model_is_refused(
     model: dict[str, Any], said: str, attempts: dict[str, Attempt], tmp_path: Path

@@ -145,8 +145,7 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     first = project.code()
     project.write("spec.yaml", "matrix: {lr: [1, 2]}")
     project.write("README.md", "better")
-    second = project.code()
-    assert second.hash == first.hash
+    assert project.code().hash == first.hash
     for name in ("results.csv", "runs/events.out.tfevents.12.host", "wandb/run/config.yaml"):
         project.write(name)
     for name in ("outputs/2026-01-01/config.yaml", "results/lr-1/summary.json", "deep/checkpoints/note.txt"):

@@ -201,8 +201,7 @@ def test_the_folder_appears_whole(plan: WeightsPlan, tmp_path: Path, there: bool
     out = tmp_path / "model"
     if there:
         out.mkdir()
-    done = write_weights(plan, out)
-    assert done == WrittenWeights("Tiny", 7, "bytes", 8)
+    assert write_weights(plan, out) == WrittenWeights("Tiny", 7, "bytes", 8)
     assert left(tmp_path) == {"model"}
     assert (out / "model.safetensors").stat().st_mode & 0o777 == out.stat().st_mode & 0o666
 

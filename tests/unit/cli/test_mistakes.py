@@ -25,11 +25,12 @@ Output = pytest.CaptureFixture[str]
         ("report bad", "no campaign named bad", "one of: sweep"),
         ("weights nope done out", "no campaign named nope", "one of: sweep"),
         ("logs nope done", "no campaign named nope", "one of: sweep"),
+        ("list --dir \udcff", "the store's address is not a URL in UTF-8", "sqlite:///FILE or postgresql://HOST/NAME"),
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep sweep", "sweep is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep bad bad", "bad is compared with itself", "`campaign compare [NAME] A B`"),
-        ("report --output file", "cannot write file/figures: Not a directory", "name a folder that you can write to"),
-        ("report --output file/x", "cannot write file/x: Not a directory", "name a folder that you can write to"),
+        ("report --output file", "cannot write file/figures: Not a directory", "name another folder"),
+        ("report --output file/x", "cannot write file/x: Not a directory", "name another folder"),
     ],
 )
 def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: str, hint: str) -> None:

@@ -56,6 +56,17 @@ def test_a_file_that_is_deleted_while_in_use_is_missed_at_once(tmp_path: Path, a
         new_campaign(conn)
 
 
+def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as theirs:
+        theirs.execute("CREATE TABLE run (id)")
+    before = path.read_bytes()
+    for options in ({}, {"create": True}, {"check_schema": False}):
+        with pytest.raises(StoreError, match="another program made this database"):
+            upgrade(Store.open(f"sqlite:///{path}", **options))
+    assert path.read_bytes() == before
+
+
 def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "campaign.db").write_text("hello " * 1000)
     with pytest.raises(StoreError, match="not a database"):

@@ -104,10 +104,7 @@ def test_too_little_memory_for_the_offload() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "about", "words"),
-    [
-        ({"cpus": 1}, "node.cores", "1 cores for 2 ranks"),
-        ({"shm_gb": 0.067}, "node.shm", "/dev/shm has 0.07 GB"),
-    ],
+    [({"cpus": 1}, "node.cores", "1 cores for 2 ranks"), ({"shm_gb": 0.067}, "node.shm", "/dev/shm has 0.07 GB")],
 )
 def test_limits_of_the_host(changed: dict[str, Any], about: str, words: str) -> None:
     found = verdicts(host=replace(HOST, **changed))[about]

@@ -36,6 +36,10 @@ def test_a_file_is_replaced_as_a_whole_and_is_as_open_as_the_user_s_files_are(tm
     previous = os.umask(0)
     os.umask(previous)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~previous
+    path.chmod(0o600)
+    with whole_file(path):
+        pass
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_nothing_is_left_of_one_that_fails(tmp_path: Path) -> None:

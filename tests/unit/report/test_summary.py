@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import RunState, Stage
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.pages.report import answers_page
 from dscampaign.orchestrator.pages.text import Page
 from dscampaign.orchestrator.report.compare.results import UNCONFIRMED, Results, results_of
@@ -186,4 +187,7 @@ def test_a_search_without_a_confirmed_trial_has_an_answer_and_a_report(planted_u
     assert answers_page(found, Page()).startswith(f"{UNCONFIRMED}\n")
     assert first(found).title == UNCONFIRMED
     assert setup(found).is_empty
-    assert write_report(found, tmp_path / "report", 0.0)
+    (tmp_path / "report.md").write_text("of the user")
+    with pytest.raises(UserError, match=r"report\.md is not of a report"):
+        write_report(found, tmp_path, 0.0)
+    assert write_report(found, tmp_path / "report", 0.0) == write_report(found, tmp_path / "report", 1.0)

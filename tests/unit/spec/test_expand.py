@@ -44,10 +44,7 @@ def test_axes_multiply_in_order() -> None:
 
 
 def test_a_whole_section_can_vary() -> None:
-    configs = [
-        {"label": "plain"},
-        {"label": "overlap", "zero_optimization": {"overlap_comm": True}},
-    ]
+    configs = [{"label": "plain"}, {"label": "overlap", "zero_optimization": {"overlap_comm": True}}]
     found = runs({"deepspeed": configs}, deepspeed={"dump_state": True})
     assert list(found) == ["deepspeed-plain", "deepspeed-overlap"]
     overlap = found["deepspeed-overlap"].config
