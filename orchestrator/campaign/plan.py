@@ -64,7 +64,7 @@ class PlannedRun:
     sign: Sign
     name: str
     why: str
-    run: Run | None = None  # None for one that the spec no longer names
+    run: Run | None = field(default=None, repr=False)  # None for one that the spec no longer names
     micro_batch: int | None = None  # of the attempt that would be submitted
     mem_scale: float = 1.0  # factor on the memory that the spec asks of a node
     changes: tuple[str, ...] = ()  # made so that the attempt fits into memory, see `memory.config_changes`

@@ -45,15 +45,17 @@ _REPEAT: Final = re.compile(r"-r\d+\Z")
 _NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-9.])", re.IGNORECASE)
 
 
-def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the title of each condition by its name, made of the axes that differ, or of all if none does.
+def titles_of(params: Mapping[str, Mapping[str, Any]], *, whole: bool = False) -> dict[str, str]:
+    """Return the title of each condition by its name, made of the axes that differ, or of all: `whole`, or none does.
 
     Each is unique: equal ones end in the names, and a condition without axes has its name.
 
     Args:
         params: of each condition of a campaign, by its name.
     """
-    axes = _axes(list(params.values())) or list(dict.fromkeys(axis for own in params.values() for axis in own))
+    axes = (not whole and _axes(list(params.values()))) or list(
+        dict.fromkeys(axis for own in params.values() for axis in own)
+    )
     titles = {
         name: SEPARATOR.join(_part(axis, own[axis]) for axis in axes if axis in own) or name
         for name, own in params.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from dscampaign.orchestrator.campaign.titles import mixed_code
@@ -80,7 +80,7 @@ class Answer:
 
     lead: Objective
     sentence: str
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = field(repr=False)
     chosen: Condition | None = None
     fastest: Condition | None = None
     learner: Condition | None = None

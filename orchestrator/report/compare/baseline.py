@@ -38,7 +38,7 @@ class BaselineComparison:
     blocks: Mapping[Block, float] = field(default_factory=dict)
     blocks_by: str = ""
     spent: float = 0.0
-    baseline: BaselineComparison | None = None
+    baseline: BaselineComparison | None = field(default=None, repr=False)
 
     @property
     def is_baseline(self) -> bool:

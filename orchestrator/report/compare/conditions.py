@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ class Condition:
 
     name: str
     params: Mapping[str, Any]
-    runs: tuple[MeasuredRun, ...]
+    runs: tuple[MeasuredRun, ...] = field(repr=False)
     title: str
 
     @cached_property
@@ -212,18 +212,18 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
 
 
-def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
-    """The conditions of a campaign, in the order of the matrix."""
+def conditions_of(runs: Sequence[MeasuredRun], *, whole: bool = False) -> list[Condition]:
+    """The conditions of a campaign, in the order of the matrix; with `whole` titles for those of a search."""
     by_params = [sorted(group, key=lambda run: run.repeat) for group in alike(runs, lambda run: key_of(run.params))]
     groups = {
         first.name.removesuffix(f"-r{first.repeat}" if first.repeat else ""): (first, *others)
         for first, *others in by_params
     }
-    titles = _titles(groups)
+    titles = _titles(groups, whole=whole)
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 
 
-def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
+def _titles(groups: Mapping[str, Sequence[MeasuredRun]], *, whole: bool) -> dict[str, str]:
     """Return the title of each condition: versions that differ stand in place of the paths of environments."""
     software = {name: _software(runs) for name, runs in groups.items()}
     differing = [name for name in LIBRARIES if len({own[name] for own in software.values() if name in own}) > 1]
@@ -233,7 +233,7 @@ def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
     }
     by_path = ("python", "container.image")
     plain = {name: {axis: own[axis] for axis in own if axis not in by_path} for name, own in params.items()}
-    return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params)
+    return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params, whole=whole)
 
 
 def _software(runs: Iterable[MeasuredRun]) -> dict[str, str]:

@@ -106,7 +106,7 @@ def results_of(
     by = by or (Objective(of_spec) if of_spec in tuple(Objective) else None)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     before = tuple(run for run in runs if run.stage is not Stage.FULL)
-    conditions = conditions_of(full)
+    conditions = conditions_of(full, whole=search is not None)
     named = condition_named(baseline, conditions, campaign.name).name if baseline is not None else None
     workloads = workloads_of(conditions, named, campaign.provenance.get("baseline"))
     compared = []

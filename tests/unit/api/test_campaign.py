@@ -20,7 +20,9 @@ OWN = {"name": "own", "executor": "local", "command": "a.py {lr}", "launcher": "
 
 
 def planned(spec: Any, folder: Path, **options: Any) -> list[str]:
-    return [run.name for run in Campaign.from_yaml(spec, dir=folder, **options).plan().runs]
+    plan = Campaign.from_yaml(spec, dir=folder, **options).plan()
+    assert all(len(repr(run)) < 300 for run in plan.runs)
+    return [run.name for run in plan.runs]
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def test_equal_titles_end_in_the_names() -> None:
 def test_trials_are_named_by_their_parameters() -> None:
     trials = {"trial-0003": {"lr": 3e-4, "zero_stage": 2}, "trial-0004": {"lr": 1e-3, "zero_stage": 2}}
     assert titles_of(trials) == {"trial-0003": "lr 3e-4", "trial-0004": "lr 1e-3"}
+    assert titles_of(trials, whole=True)["trial-0003"] == "lr 3e-4 · ZeRO 2"
     only = {"trial-0003": trials["trial-0003"]}
     assert titles_of(only) == {"trial-0003": "lr 3e-4 · ZeRO 2"}
     both = titles_of({**only, "trial-0003-confirm": trials["trial-0003"]})

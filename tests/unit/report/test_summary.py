@@ -183,6 +183,7 @@ def test_a_failed_condition_has_one_row_for_its_cause(planted_url: PlantStore) -
 
 def test_a_search_without_a_confirmed_trial_has_an_answer_and_a_report(planted_url: PlantStore, tmp_path: Path) -> None:
     results = results_at(planted_url(BASE))
+    assert len(repr(results.workloads[0])) < 1000
     found = results_of(results.campaign, [replace(run, stage=Stage.TRIAL) for run in results.runs])
     assert answers_page(found, Page()).startswith(f"{UNCONFIRMED}\n")
     assert first(found).title == UNCONFIRMED
