@@ -21,7 +21,7 @@ AT_LAUNCH: Final = {
 """Placeholders that only an attempt has values for, with the variables of a script that have them, too."""
 
 OF_A_RANK: Final = "local_rank"  # filled in by each rank when it starts
-_FORM: Final = re.compile(r"\{(\{)?([A-Za-z_][A-Za-z0-9_.]*)\}(?(1)\})")
+_FORM: Final = re.compile(r"\{(\{)?([^\W\d][\w.]*)\}(?(1)\})")
 _OPENS: Final = re.compile(r"\[(?=--?[A-Za-z]|[+~]*[A-Za-z_][\w./@]*=)")
 """The beginning of an optional group: a bracket before an option. `[1,{n}]` is a list."""
 

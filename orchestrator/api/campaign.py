@@ -23,7 +23,6 @@ from dscampaign.orchestrator.campaign.status import (
     CampaignStatus,
     read_status,
     with_final_figures,
-    with_titles,
 )
 from dscampaign.orchestrator.campaign.submission import Submission
 from dscampaign.orchestrator.errors import UserError, needs_the_extra
@@ -143,8 +142,7 @@ class Campaign:
         reason of its state.
         """
         store, row, chosen = self.selected(*runs)
-        status = with_titles(store, read_status(store, row).of(chosen))
-        return with_final_figures(store, status)
+        return with_final_figures(store, read_status(store, row).of(chosen))
 
     def explain(self, run: str | None = None) -> RunDetails | CampaignDetails:
         """Return a run with its attempts, failures, checkpoints and events, or the campaign with its newest events."""

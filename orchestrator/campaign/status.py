@@ -149,8 +149,9 @@ def badness(state: str) -> int:
 
 
 def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FINAL) -> CampaignStatus:
-    """Return the status with final losses and speeds of completed runs; beyond `most` runs, reported speeds alone."""
+    """Return the status with titles, final losses and speeds; beyond `most` runs, with reported speeds alone."""
     few = len(status.runs) <= most
+    status = with_titles(store, status) if few else status
     with store.read() as conn:
         losses = final_losses(conn, status.campaign.id) if few else {}
         speeds = final_speeds(conn, status.campaign.id, [run.run_id for run in status.runs if few])
@@ -160,7 +161,7 @@ def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FI
 
 def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:
     """Return the status with the titles of its conditions: a page of conditions, or of a search, names them."""
-    if not (status.campaign.provenance.get("search") or any(run.repeat for run in status.runs)):
+    if status.titles or not (status.campaign.provenance.get("search") or any(run.repeat for run in status.runs)):
         return status
     with store.read() as conn:
         params = queries.params_of_first_repeats(conn, status.campaign.id)

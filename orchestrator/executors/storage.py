@@ -21,6 +21,7 @@ class Trouble(NamedTuple):
 
     why: str
     hint: str
+    error: type[UserError] = UserError
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> Trouble | None:
@@ -29,7 +30,8 @@ def trouble(folder: Path, needed_bytes: int = 0) -> Trouble | None:
         file_systems.try_writing(folder)
         free = shutil.disk_usage(folder).free
     except OSError as exc:
-        return Trouble(exc.strerror or str(exc), _free_space() if exc.errno in _FULL else _CHOOSE)
+        remedy = (_free_space(), Unreachable) if exc.errno in _FULL else (_CHOOSE, UserError)
+        return Trouble(exc.strerror or str(exc), *remedy)
     if free < needed_bytes:
         return Trouble(f"{free / 1e9:.1f} GB free, a checkpoint needs {needed_bytes / 1e9:.1f} GB", _free_space())
     return None
@@ -40,10 +42,10 @@ def _free_space() -> str:
 
 
 def require_room(folder: Path) -> None:
-    """Raise UserError if a folder cannot be written or made."""
+    """Raise UserError if a folder cannot be written or made; Unreachable if it is full."""
     existing = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     if wrong := trouble(existing):
-        raise UserError(f"{existing}: {wrong.why}", wrong.hint)
+        raise wrong.error(f"{existing}: {wrong.why}", wrong.hint)
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:

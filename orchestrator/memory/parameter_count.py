@@ -15,8 +15,6 @@ _GPT2_ALIASES: Final = {
     "num_hidden_layers": "n_layer",
 }
 _OPT_EXTRA_POSITIONS: Final = 2  # its table of positions begins two rows late
-
-
 _MOST: Final = 10**18
 """More parameters than any model has."""
 

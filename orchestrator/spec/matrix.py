@@ -250,7 +250,7 @@ def key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath])
             places = (key_place, path) if path else (key_place,)
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
-            yield Finding(places, unknown, did_you_mean(key, _fields(), hint), at_key=True)
+            yield Finding(places, unknown, did_you_mean(key, (*_fields(), *placeholders), hint), at_key=True)
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:

@@ -48,7 +48,9 @@ def _all_scalars(values: Sequence[Any]) -> bool:
 def _figure(name: str) -> str:
     known = (*WORDS, *LOWER, *HIGHER)
     if name not in known:
-        raise Hint(f"{name} is no figure", did_you_mean(name, known, f"write one of {', '.join(WORDS)}"))
+        raise Hint(
+            f"{name} is no figure", did_you_mean(name, known, f"write {', '.join(WORDS)} or a column of conditions.csv")
+        )
     return name
 
 

@@ -82,12 +82,15 @@ def test_a_search_from_submission_to_report(tmp_path: Path, capsys: pytest.Captu
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {run["name"] for run in document["runs"]} == confirmed
     page = (tmp_path / "report" / "report.md").read_text()
+    assert "kind small" in page.splitlines()[0]  # the same in all that compare
     assert "What did the search find?" in page
     assert f"{len(trials) - len(small)} infeasible" in page
     assert ("search_history" in page) is (len(whole) > 1)
     for name, run in follow_ups.items():
         assert f"| {name} | completed | {run.params['rate']:.5g} |" in page
     capsys.readouterr()
+    assert main(["reconcile", "tuned", "--watch", *at]) == 0
+    assert " · kind small " in capsys.readouterr().out
     assert main(["status", "tuned", "--json", *at]) == 0
     assert json.loads(capsys.readouterr().out)["settled"] is True
     store.close()

@@ -15,12 +15,9 @@ from dscampaign.files import file_systems
 from dscampaign.orchestrator.campaign.location import Location
 from dscampaign.orchestrator.doctor import check_host
 from dscampaign.orchestrator.doctor.check import At, Check, Severity, exit_code
-from dscampaign.orchestrator.doctor.check_host import (
-    folder_checks,
-    host_checks,
-    sqlite_check,
-    store_checks,
-)
+from dscampaign.orchestrator.doctor.check_host import folder_checks, host_checks, sqlite_check, store_checks
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.storage import require_room
 from dscampaign.orchestrator.settings import Settings
 
 AT = At("store")
@@ -74,8 +71,9 @@ def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     assert found.seen == f"{tmp_path}/to/be/made, to be created in {tmp_path}: Read-only file system"
     assert found.next.startswith("choose a folder that you can write to")
     monkeypatch.setattr(file_systems, "try_writing", failing(errno.ENOSPC))
-    [found] = folder_checks(tmp_path)
-    assert found.next == "free space there: `campaign gc` deletes files that no result needs"
+    assert next(folder_checks(tmp_path)).next == "free space there: `campaign gc` deletes files that no result needs"
+    with pytest.raises(Unreachable, match="No space left"):
+        require_room(tmp_path)
 
 
 def test_a_store_that_others_can_write_is_a_problem(place: Location) -> None:

@@ -47,6 +47,7 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("  max_steps: 1", 'did you mean "train.steps"?'),
         ("matrix: {train.micro_batches: [8, 16]}", 'did you mean "train.micro_batch"?'),
         ("matrix: {foo: [1, 2]}", "name a field (train.lr), or use {foo} in `command`"),
+        ("matrix: {grösse: [1, 2]}\nenv: {A: '{größe}'}", 'did you mean "größe"?'),
         ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
         ("  strategy: ZeRO3", 'did you mean "zero3"?'),
         ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", "name axes, each with one of its values"),
