@@ -315,7 +315,7 @@ class _Ranking:
         run, title = self.chosen.condition.counted[0], self.chosen.condition.title
         title += f" ({run.changes or f'micro-batch {run.micro_batch}'})" if change_text(run) else ""  # of all alike
         doubt = doubts[0].code if doubts else None
-        if doubt is Why.PROVISIONAL and len(rows) == 1:
+        if {reason.code for reason in self.out.values()} == {Why.UNFINISHED} and len(rows) == 1:
             return f"No order yet: {title} is the first to finish"
         start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
         if self.ahead and doubt in (None, self.ahead.code) and len(rows) > 1:
