@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, concerns, did_you_mean
 from dscampaign.orchestrator.user_files import expanded
 
 from .command_line import START, launch_line, words_of
@@ -120,7 +120,7 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
         if not equals or not key:
             error = "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE"
         elif path is None:
-            error = key, "unknown field", near_field(key)
+            error = key, "unknown field", did_you_mean(key, Spec.model_fields, near_field(key))
         elif axis := axis_of(path, data.get("matrix")):
             error = key, f"is set by the axis matrix.{axis}", f"write --set 'matrix.{axis}=[{value}]'"
         elif not _put(data, path, parse_value(value, key)):

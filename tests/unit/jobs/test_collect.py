@@ -124,8 +124,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_what_is_printed_is_reported_once(tmp_path: Path, well: bool) -> None:
-    """The last line may be a fragment, unless the script ended well."""
+def test_what_is_printed_is_reported_once_and_a_fragment_never(tmp_path: Path, well: bool) -> None:
     looked = Looked(tmp_path)
     collect = looked.collector()
     for step in (1, 2):

@@ -74,6 +74,7 @@ def test_a_whole_number_in_any_form(tmp_path: Path, steps: str) -> None:
     [
         ("train.steps", "expected FIELD=VALUE", "write --set train.steps=VALUE"),
         ("trian.steps=3", "unknown field", 'did you mean "train.steps"?'),
+        ("repeat=3", "unknown field", 'did you mean "repeats"?'),
         ("setup=[a]", "unknown field", "write slurm.setup or local.setup"),
         ("train.lr=0.1", "is set by the axis matrix.lr", "write --set 'matrix.lr=[0.1]'"),
         ("slurm.nodes=2", "is set by the axis matrix.slurm.nodes", "write --set 'matrix.slurm.nodes=[2]'"),
