@@ -131,7 +131,7 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
     moves the log back into the file. BEGIN IMMEDIATE does not cover that moment; a lock held until the commit has
     returned does. Raises StoreBusy: another writer held it for all that time.
     """
-    path = Path(f"{url.database}-writer")
+    path = Path(f"{Path(str(url.database)).resolve()}-writer")  # one lock for a file and all links to it
     fd = open_private(path, os.O_RDWR | os.O_CREAT, closed=True)
     deadline_s = time.monotonic() + timeout_s
     try:

@@ -311,7 +311,7 @@ def read_version(conn: Connection) -> str | None:
         has_version = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
     if not has_version:
         return None
-    return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
+    return conn.execute(select(_VERSION.c.version_num)).scalar()  # of several, which only others have, any
 
 
 def create_tables(conn: Connection) -> None:

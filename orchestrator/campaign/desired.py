@@ -96,8 +96,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         _, stored, saved = _read(conn, submission)
         present = submission.with_trials(stored)  # a pass may have added some
         codes = {run.config_hash: codes[submission.runs[0].config_hash] for run in present.runs} | codes
-        change = merge(present.runs, stored, saved - lost)
-        _apply(conn, campaign_id, change, present.runs, codes)
+        _apply(conn, campaign_id, merge(present.runs, stored, saved - lost), present.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
         if campaign is None:  # before the commit: a campaign without its folder could never begin

@@ -177,8 +177,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _experiment_changes(before: Mapping[str, Any], run: Run) -> list[str]:
-    differences = changes(before, run.stored_config)
-    names = ((change, change.partition(":")[0]) for change in differences)
+    names = ((change, change.partition(":")[0]) for change in changes(before, run.stored_config))
     return [c for c, name in names if name.startswith(_EXPERIMENT) and name.rpartition(".")[2] not in COMPARES_ALIKE]
 
 

@@ -48,7 +48,8 @@ def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
 
 def _pages(live: LiveStore, only: str | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
     listed = [one for one in live.campaigns() if only in (None, one.name)]
-    names = {one.name: f"{quote(one.name, safe='')}.html" for one in listed}
+    # index.html is the list of all; no campaign has a ~ in its name
+    names = {one.name: f"{quote(one.name, safe='')}{'~' * (one.name == 'index')}.html" for one in listed}
     if len(names) == 1:
         names = dict.fromkeys(names, "index.html")
     campaigns = [{**one, "href": names[one["name"]]} for one in documents.campaigns_document(listed)]

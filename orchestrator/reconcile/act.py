@@ -55,8 +55,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     _write_to_jobs(actions, writer, paths, failures)
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
-    lasting = (set_aside(each, writer) for each in failures.aside)
-    return [*failures.troubles, *filter(None, lasting)]
+    return [*failures.troubles, *filter(None, (set_aside(each, writer) for each in failures.aside))]
 
 
 # -- what has effects outside of the store -------------------------------------------------------------------

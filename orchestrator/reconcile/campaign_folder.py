@@ -83,6 +83,13 @@ def _read_marker(paths: CampaignPaths) -> dict[str, Any] | None:
     return None
 
 
+def _is_copy(own: Path, first: Path) -> bool:
+    """Return whether both files exist, under names of their own: links to a file and mounts of it are no copies."""
+    if own.resolve() == first.resolve() or not (os.path.exists(own) and os.path.exists(first)):  # noqa: PTH110
+        return False
+    return not own.samefile(first) or own.stat().st_nlink > 1
+
+
 class CampaignFolder:
     """The folder of a campaign that is recorded in the store."""
 
@@ -123,7 +130,7 @@ class CampaignFolder:
             raise Unreachable(message, "the next pass tries again", about="not readable") from exc
         named = str((read_json(self.paths.marker) or {}).get(_STORE, ""))
         first, own = (sqlite_file(url, self.paths.root) for url in (named, store))
-        if first and own and os.path.exists(first) and os.path.exists(own) and not own.samefile(first):  # noqa: PTH110
+        if first and own and _is_copy(own, first):
             message = f"{own} is a copy: {first} has the campaign {self.paths.campaign} in {self.paths.dir}"
             raise Unreachable(message, f"work with `--store {named}`; if it is given up, move that file away")
         return info.st_dev, info.st_ino

@@ -281,18 +281,19 @@ def test_files_need_no_server(
 
 def test_several_campaigns_have_a_list(opened: Browser, served: Served, tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
-    for name in ("one", "two"):
+    for name in ("index", "two"):
         plant(store, tmp_path, CONDITIONS[:1], name)
     store.close()
     assert main(["serve", "--store", f"sqlite:///{tmp_path}/campaign.db", "--export", str(tmp_path / "out")]) == 0
     opened.open(tmp_path / "out" / "index.html")
     names = "[...document.querySelectorAll('#campaigns a')].map((one) => one.textContent)"
-    assert set(opened.evaluate(names)) == {"one", "two"}
+    assert set(opened.evaluate(names)) == {"index", "two"}
     click(opened, "document.querySelector('#campaigns a')")
     until(opened, "document.documentElement?.dataset.drawn")
     assert opened.evaluate(ROWS) == ["base", "base · repeat 2"]
     (tmp_path / "out" / "mine.html").write_text("x")
-    words = ["serve", "one", "--store", f"sqlite:///{tmp_path}/campaign.db", "--export", str(tmp_path / "out")]
+    assert len(list((tmp_path / "out").glob("*.html"))) == 4
+    words = ["serve", "index", "--store", f"sqlite:///{tmp_path}/campaign.db", "--export", str(tmp_path / "out")]
     assert main(words) == 0
     assert (tmp_path / "out" / "mine.html").read_text() == "x"
     assert '"two"' not in (tmp_path / "out" / "index.html").read_text()

@@ -267,8 +267,7 @@ def test_a_variable_that_is_missing_holds_the_run_until_it_is_there(
     assert "STORAGE was set" in run.reason
     assert len(held.attempts[run.name]) == 1
     monkeypatch.setenv("STORAGE", "s4")
-    done = project.settle(campaign)
-    assert done.states() == {run.name: RunState.COMPLETED}
+    assert project.settle(campaign).states() == {run.name: RunState.COMPLETED}
     assert [line["read"] for line in project.saw(run.name)] == [["s3", "hello"], ["s4", "hello"]]
 
 

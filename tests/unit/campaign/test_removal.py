@@ -139,8 +139,9 @@ def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
     assert rows(world)["run"] == 2
 
 
-def test_a_copied_store_acts_for_nobody(world: World, capsys: Output, tmp_path: Path) -> None:
-    shutil.copytree(world.folder, tmp_path / "copy")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_copied_store_acts_for_nobody(world: World, capsys: Output, tmp_path: Path, linked: bool) -> None:
+    shutil.copytree(world.folder, tmp_path / "copy", copy_function=os.link if linked else shutil.copy2)
     for verb, *words in (["rm", "--yes"], ["reconcile"], ["share"]):
         assert main([verb, "c", "--dir", str(tmp_path / "copy"), *words]) == 3
         assert "campaign.db is a copy" in capsys.readouterr().err

@@ -170,8 +170,10 @@ def _lock_and_read(store: Store, conn: Connection) -> float:
 
 def test_a_lock_held_too_long_is_busy(tmp_path: Path) -> None:
     url = make_url(f"sqlite:///{tmp_path}/store.db")
-    with one_writer(url, 0), pytest.raises(StoreBusy, match=r"store\.db-writer"), one_writer(url, 0):
-        pass
+    (tmp_path / "link.db").symlink_to("store.db")
+    for same in (url, make_url(f"sqlite:///{tmp_path}/link.db")):
+        with one_writer(url, 0), pytest.raises(StoreBusy, match=r"store\.db-writer"), one_writer(same, 0):
+            pass
     with one_writer(url, 0):
         pass
 

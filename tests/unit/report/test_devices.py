@@ -58,9 +58,8 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
 
 def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
-    mixed = [
-        replace(run, gpus=replace(run.gpus, names=(A100, H100))) if run.name.startswith("b") else run for run in runs
-    ]
+    both = (A100, H100)
+    mixed = [replace(run, gpus=replace(run.gpus, names=both)) if run.name.startswith("b") else run for run in runs]
     assert not answer(compared(mixed)).proven
     (said,) = (each for each in verdict(compare(*conditions_of(mixed))) if "different devices" in each)
     assert said.endswith(f": a: {H100}, b: {A100} and {H100}.")
