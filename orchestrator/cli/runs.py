@@ -219,14 +219,13 @@ def _one_pass(
     from .watch import exit_code_of_passes, print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed, cancelled=bool(cancelled))
-    if then and not status.settled and then.start(store, campaign, console.echo_err):
-        status = read_status(store, campaign)
-    status = with_queue(store, status)
+    begun = then is not None and not status.settled and then.start(store, campaign, console.echo_err)
+    status = with_queue(store, read_status(store, campaign) if begun else status)
     whole = print_end(status, store, as_json, brief=True)
     goes_on = status.acting or status.queue
     if then and not status.settled and goes_on:
         console.echo_err(retries_line(status))
-        console.echo_next(f"{typed('status', campaign.name)}   (nothing has to stay open)")
+        console.echo_next(f"{typed('status', campaign.name)}{'   (nothing has to stay open)' if begun else ''}")
     elif not whole and not status.settled and not goes_on:
         console.echo_next(
             f"{typed('reconcile', campaign.name, '--detach')}   (jobs run on; until then none is retried)"

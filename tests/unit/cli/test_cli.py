@@ -262,8 +262,7 @@ def test_a_large_submission_needs_a_yes_and_what_a_search_may_add_counts(spec: P
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: Output) -> None:
     assert main(["init"]) == 0
-    text = (tmp_path / "campaign.yaml").read_text()
-    assert text
+    assert (tmp_path / "campaign.yaml").read_text()
     (tmp_path / "campaign.yaml").write_text("mine")
     assert main(["init"]) == 2
     assert "campaign.yaml already exists" in capsys.readouterr().err

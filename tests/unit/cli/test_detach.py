@@ -16,7 +16,7 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.pages.status import retries_line
-from dscampaign.orchestrator.reconcile.lease import JOB_PREFIX, STANDING, LeaseHolder, acquire
+from dscampaign.orchestrator.reconcile.lease import JOB_PREFIX, STANDING, LeaseHolder, acquire, lease_name
 from dscampaign.orchestrator.settings import resolve
 from dscampaign.orchestrator.spec.sections import ReconcilerConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
@@ -77,11 +77,15 @@ def test_colleagues_look_for_the_same_job(cluster: FakeSlurm) -> None:
     assert not any("user" in argument for argument in arguments)
 
 
-def test_sqlite_is_opened_on_one_host(world: World, cluster: FakeSlurm) -> None:
+def test_sqlite_is_opened_on_one_host(world: World, cluster: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = campaign_of(world, partition="cpu")
     cluster.answers("sinfo", "cpu|elsewhere|1-0\n")
     assert not detach.runs_as_job(world.store, elsewhere)
     assert main(["reconcile", "sweep"]) == 8
+    with world.store.write() as conn:
+        leases.acquire_lease(conn, lease_name(world.campaign_id), "login7:4242:abc", 60.0)
+    assert main(["retry", "sweep", "bad"]) == 0
+    assert capsys.readouterr().err.endswith("retries: on (pid 4242 on login7)\nnext: campaign status sweep\n")
     assert not [call for call in cluster.calls if JOB_PREFIX in call.script]
 
 

@@ -69,8 +69,7 @@ def status(folder: Path) -> CampaignStatus:
 
 
 def test_runs_of_one_cause_are_one_group_the_largest_first(status: CampaignStatus) -> None:
-    groups = failures_of(status)
-    found = [(len(group), group[0].failure_class) for group in groups]
+    found = [(len(group), group[0].failure_class) for group in failures_of(status)]
     assert found == [(7, "oom"), (7, "deterministic"), (6, "crash")]
 
 

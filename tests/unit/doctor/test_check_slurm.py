@@ -105,7 +105,6 @@ def test_another_cluster_is_told_before_what_this_one_lacks() -> None:
 
 # -- Slurm's own words -------------------------------------------------------------------------------------------------
 
-
 SINFO = """\
 a notice of the site's wrapper
 main*|up|7-00:00:00|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink

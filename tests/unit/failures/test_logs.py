@@ -18,7 +18,6 @@ from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
 
-
 OF_ALL_RANKS = """\
 [rank3]: Traceback (most recent call last):
 [rank0]: Traceback (most recent call last):
