@@ -267,8 +267,7 @@ def _root_cause(ended: Ended) -> Verdict:
 def _before_any_program(ended: Ended, streams: Sequence[Stream]) -> Verdict | None:
     """The message of the batch script's shell about its own end; without Slurm's exit code, as if that fitted."""
     job = ended.job or JobView("", 0, "", "FAILED")
-    lines = _lines(enumerate(streams))
-    alone = replace(ended, outcomes=(), agent_lines=lines, known_last_step=ended.last_step)
+    alone = replace(ended, outcomes=(), agent_lines=_lines(enumerate(streams)), known_last_step=ended.last_step)
     for code in [ended.job.exit_code] if ended.job else ("127:0", "126:0", "2:0"):
         verdict = classify(replace(alone, job=job._replace(exit_code=code)))
         if verdict.line and verdict.line.file != "slurm":

@@ -26,7 +26,7 @@ from dscampaign.db.store import Store
 from dscampaign.files import ours
 from dscampaign.files.ours import Kept, Part, measure, sweep
 from dscampaign.files.ownership import user_name
-from dscampaign.jobs.shared import checkpoint_retention
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
 from dscampaign.orchestrator.commands import counted, in_pieces, typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
@@ -169,9 +169,10 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _with_other_files(paths: CampaignPaths, runs: Sequence[RunRow]) -> set[tuple[str, ...]]:
-    """Return the checkpoints of the built-in trainer with more than it wrote; what a script wrote, nobody knows."""
+    """Return checkpoints of the built-in trainer with more than it wrote; without a manifest, a removal broke off."""
     folders = [paths.run(run.name).dir for run in runs if not run.config.get("command")]
-    saved = (path for folder in folders for path in folder.glob("checkpoints/*/g*-step*[0-9]"))
+    manifests = f"checkpoints/*/g*-step*[0-9]/{checkpoint.MANIFEST}"
+    saved = (place.parent for folder in folders for place in folder.glob(manifests))
     return {path.relative_to(paths.dir).parts for path in saved if not checkpoint_retention.is_ours(path)}
 
 

@@ -114,14 +114,12 @@ def _section(setting: AxisSetting) -> str:
 def _names_of(setting: AxisSetting) -> set[str]:
     """Return the placeholders that carry a setting."""
     name = short_name(setting.key)
-    groups = (group for group in (_SIZES, _STRATEGY) if name in group)
-    return {name, *next(groups, ())}
+    return {name, *next((group for group in (_SIZES, _STRATEGY) if name in group), ())}
 
 
 def _arguments(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a run's command that have a value, each with its option."""
-    words = run.config.command or ()
-    for before, word in pairwise(words):
+    for before, word in pairwise(run.config.command or ()):
         option, equals, value = word.partition("=")
         if equals:
             yield option, value

@@ -60,8 +60,7 @@ def due_s(lease: Lease | None, now_s: float) -> float:
 
 def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
     """Return the campaign that has waited longest of those due by then."""
-    waiting = [turn for turn in turns if turn.due_s <= by_s]
-    return min(waiting, key=lambda turn: turn.due_s, default=None)
+    return min((turn for turn in turns if turn.due_s <= by_s), key=lambda turn: turn.due_s, default=None)
 
 
 class Turns:

@@ -79,8 +79,7 @@ def test_every_part_of_a_spec_has_known_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 def test_every_command_exists(page: Path) -> None:
     named = set(re.findall(r"\bcampaign ([a-z]+(?: [a-z]+)?)\b", code(page)))
-    unknown = [words for words in named if _verb(words.split()) is None]
-    assert unknown == []
+    assert [words for words in named if _verb(words.split()) is None] == []
 
 
 def _verb(words: list[str]) -> click.Command | None:
@@ -108,8 +107,7 @@ def test_every_option_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 def test_every_link_leads_somewhere(page: Path) -> None:
-    broken = [link for link in _links(page) if not _resolves(page, link)]
-    assert broken == []
+    assert [link for link in _links(page) if not _resolves(page, link)] == []
 
 
 def _links(page: Path) -> Iterator[str]:

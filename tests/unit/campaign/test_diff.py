@@ -186,8 +186,7 @@ def as_stored(run: Run, state: RunState = RunState.COMPLETED, **values: Any) -> 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.HELD, RunState.CANCELLED])
 def test_more_steps_go_on_from_the_last_checkpoint(state: RunState) -> None:
     row, longer = as_stored(trained(10, "old"), state, desired="cancel", retry_epoch=1), trained(20, "new")
-    found = merge([longer], [row], saved={row.id})
-    assert found.keep == ((row, longer),)
+    assert merge([longer], [row], saved={row.id}).keep == ((row, longer),)
     again = as_kept(row, longer)
     assert (again.state, again.desired, again.target_step, again.retry_epoch) == (RunState.PENDING, "run", 20, 2)
     assert (again.config_hash, again.config["train"]["steps"]) == ("old", 20)

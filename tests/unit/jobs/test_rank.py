@@ -162,8 +162,7 @@ def test_an_exit_is_recorded_without_an_error(place: Place, text: str, code: int
     ],
 )
 def test_an_exception_is_recorded_with_its_trace(place: Place, text: str, kind: str, message: str) -> None:
-    done = place.run(place.write("train.py", text))
-    assert done.returncode != 0
+    assert place.run(place.write("train.py", text)).returncode != 0
     error = place.record["error"]
     assert error["type"] == kind
     assert error["message"].startswith(message)

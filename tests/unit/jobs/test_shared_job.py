@@ -73,8 +73,7 @@ def test_closed_and_taken_attempts_are_passed_over(folder: Folder) -> None:
     close_tasks(folder.batch, [0])
     folder.claim(1, "revoked-token")
     folder.claim(2, "8_0")
-    turns = folder.turns()
-    assert turns.next() == 3
+    assert folder.turns().next() == 3
     assert folder.record().begun == (3,)
 
 

@@ -107,8 +107,7 @@ def test_every_change_of_one_axis_has_its_price(planted: Plant) -> None:
 )
 def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
     stages = Planted("a", (0.1,) * 3, params={"zero_stage": 0}), Planted("b", times, params={"zero_stage": 1})
-    runs = planted(*stages)
-    (change,) = sensitivities(list(judged(runs).values()))
+    (change,) = sensitivities(list(judged(planted(*stages)).values()))
     assert effect_line(change) == sentence
 
 
