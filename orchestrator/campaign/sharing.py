@@ -59,7 +59,7 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     files = _store_files(store)
     above = {paths.root, *(file.parent for file in files)}
     to_pass = [folder for folder in sorted(above) if not _may(folder, gid, 1) and _is_private(folder, gid)]
-    _require_alone(to_pass, files)
+    _require_alone(paths.dir, to_pass, files)
     _record(paths, Sharing(name, checkpoints))
     _open_runs(paths, parts, gid, checkpoints=checkpoints)
     os.chown(paths.marker, -1, gid)
@@ -103,9 +103,9 @@ def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
         return CampaignParts.of(queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
 
 
-def _require_alone(to_open: Sequence[Path], files: Sequence[Path]) -> None:
-    stores = {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
-    beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stores)
+def _require_alone(own: Path, to_open: Sequence[Path], files: Sequence[Path]) -> None:
+    stays = {own} | {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
+    beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stays)
     if theirs := [place for place in beside_them if not _is_campaign_s(place)]:
         message = f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}"
         raise UserError(message, "share a campaign in a `dir` that holds nothing else")
@@ -114,9 +114,9 @@ def _require_alone(to_open: Sequence[Path], files: Sequence[Path]) -> None:
 def _is_campaign_s(place: Path) -> bool:
     if place.is_symlink():
         return False
-    closed = place.name in (BY_HAND, RECONCILER, Beside.DATA, Beside.CODE) and place.is_dir()
-    closed = closed and not place.lstat().st_mode & 0o077
-    return closed or place.name == Beside.SETTINGS or (place / MARKER).is_file()
+    mode = place.lstat().st_mode  # a copy of a campaign may be open
+    closed = place.name in (BY_HAND, RECONCILER, Beside.DATA, Beside.CODE) and place.is_dir() and not mode & 0o077
+    return closed or place.name == Beside.SETTINGS or ((place / MARKER).is_file() and not mode & 0o067)
 
 
 def _is_private(folder: Path, gid: int) -> bool:

@@ -70,8 +70,7 @@ def start(work: Callable[..., None], *args: object) -> BaseProcess:
 def reconcile(url: str, campaign: CampaignRow, prepare: Callable[[], None] = lambda: None) -> None:
     """Passes until the campaign is settled; exits with EXIT_STALE when another has taken over."""
     prepare()
-    store = Store.open(url)
-    reconciler = Reconciler(store, campaign, measure=figures_of)
+    reconciler = Reconciler(Store.open(url), campaign, measure=figures_of)
     while True:
         try:
             if reconciler.run_pass().settled:
@@ -86,8 +85,7 @@ def reconcile(url: str, campaign: CampaignRow, prepare: Callable[[], None] = lam
 def take_turns(url: str, campaign: CampaignRow, log: Path, prepare: Callable[[], None]) -> None:
     """As above, but the lease is given back after each pass, so that others can act; logs each pass that acted."""
     prepare()
-    store = Store.open(url)
-    reconciler = Reconciler(store, campaign, measure=figures_of)
+    reconciler = Reconciler(Store.open(url), campaign, measure=figures_of)
     while True:
         try:
             done = reconciler.run_pass()

@@ -94,8 +94,7 @@ def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
     [job_id] = place.executor.submit(place.batch())
     claim = place.folder / "0" / "c" / "runs" / "r" / "g0001"
     wait_until((claim / "logs" / "launcher-0.log").exists, "the start of the launcher")
-    other = LocalExecutor(place.folder / "batches")
-    other.cancel([job_id])
+    LocalExecutor(place.folder / "batches").cancel([job_id])
     wait_until(lambda: place.states() == ["GONE"], "the end of the agent")
     assert (claim / "outcome-0.json").exists()
     place.executor.cancel([job_id])  # again does no harm
@@ -136,8 +135,7 @@ def test_of_two_agents_both_are_shown(place: Place) -> None:
 
 def test_a_killed_agent_is_gone_though_nobody_collected_it(place: Place) -> None:
     [job_id] = place.executor.submit(place.batch())
-    pid = int(job_id.rsplit("-", 1)[1])
-    os.kill(pid, signal.SIGKILL)
+    os.kill(int(job_id.rsplit("-", 1)[1]), signal.SIGKILL)
     other = LocalExecutor(place.folder / "batches")  # not its parent
     wait_until(lambda: place.states(1, other) == ["GONE"], "the end of the agent")
 

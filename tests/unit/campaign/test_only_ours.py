@@ -88,8 +88,7 @@ class History:
         self.check()
 
     def submit(self) -> None:
-        depths = self.chance.choice(([1], [1, 2]))
-        self.world.record(matrix={"depth": depths})
+        self.world.record(matrix={"depth": self.chance.choice(([1], [1, 2]))})
 
     def save(self) -> None:
         """Checkpoints of the built-in trainer, which writes them while a run has no command of its own."""

@@ -222,6 +222,11 @@ def test_share_lists_readable_and_blocked_places(
 ) -> None:
     folder.chmod(0o700)
     words = ["share", "sweep", "--group", str(group()), "--dir", str(world.dir)]
+    (copy := world.dir / "copy").mkdir(mode=0o755)
+    (copy / "campaign.json").touch()
+    assert main(words) == 2
+    assert f"could read other files there: {copy}" in capsys.readouterr().err
+    copy.chmod(0o700)
     assert main(words) == 0
     said = capsys.readouterr().out
     assert f"{world.dir}/sweep/runs: logs, metrics, configurations of 4 runs" in said
