@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,6 @@ from dscampaign.jobs.shared.code_copy import WRITTEN
 from dscampaign.jobs.shared.placeholders import names_in
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.formatting import some
-from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.matrix import AxisSetting, entries, short_name
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.yaml_source import load
@@ -117,9 +116,9 @@ def _names_of(setting: AxisSetting) -> set[str]:
     return {name, *next((group for group in (_SIZES, _STRATEGY) if name in group), ())}
 
 
-def _arguments(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of a run's command that have a value, each with its option."""
-    for before, word in pairwise(run.config.command or ()):
+def _arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a command that have a value, each with its option."""
+    for before, word in pairwise(words):
         option, equals, value = word.partition("=")
         if equals:
             yield option, value
@@ -132,7 +131,7 @@ def _arguments(run: Run) -> Iterator[tuple[str, str]]:
 def _shared_folders(submission: Submission) -> Iterator[Finding]:
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
     for run in submission.runs:
-        for argument in _arguments(run):
+        for argument in _arguments(run.config.command or ()):
             users[argument].append(run.name)
     for (option, value), names in users.items():
         if len(set(names)) > 1 and _is_output(option, value) and not Path(submission.workdir, value).is_file():
@@ -162,7 +161,7 @@ def _missing(submission: Submission) -> Iterator[Finding]:
             yield Finding((("python",),), f"no such program: {name}", hint)
     paths: dict[Path, str] = {}
     for run in (run for run in runs if run.config.command is not None):
-        for option, value in _arguments(run):
+        for option, value in _arguments((*run.config.launcher_options, *(run.config.command or ()))):
             if not value.endswith(_CONFIGURATIONS):
                 continue
             path = Path(submission.workdir, value)

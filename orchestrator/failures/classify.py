@@ -99,7 +99,7 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
 
 def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Verdict:
     """A mistake, unless the node explains it; an uncertain one takes another attempt."""
-    place = _place(root) if ended.begun else ""
+    place = _place(root) if ended.begun else root.raised.place  # the launcher read something of the user's
     if _on_one_node_only(rule, root, [clue for clue in clues if _place(clue) == _place(root)], ended):
         reason = f"only on {root.host}: {headline(root.text)}"
         return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, place=place)

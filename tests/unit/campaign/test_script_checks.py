@@ -120,6 +120,7 @@ def test_a_folder_that_all_runs_would_write_to(
             "command: train.py --config configs/{size}.yaml\nmatrix: {size: [small, large]}\n",
             "configs/large.yaml (run size-large)",
         ),
+        ("command: accelerate launch --config_file configs/own.yaml train.py\n", "configs/own.yaml (run "),
         ("command: train.py --config-name base.yaml --save out.json --trace {run_dir}/t.json\n", ""),
         ("command: train.py --config elsewhere/base.yaml\n", ""),
         ("command: train.py\npython: llm-env\n", "no such program: llm-env"),

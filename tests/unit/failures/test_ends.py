@@ -71,6 +71,16 @@ def test_arguments_that_a_script_refuses_are_a_mistake_by_its_exit_code() -> Non
     assert judge(replace(left, last_step=3)).kind == "crash"
 
 
+def test_an_error_of_the_launcher_has_a_place_at_which_it_may_recur() -> None:
+    lines = log_lines(
+        "Traceback (most recent call last):",
+        '  File "/env/accelerate/commands/config/config_args.py", line 45, in load_config_from_file',
+        "FileNotFoundError: The passed configuration file `own.yaml` does not exist.",
+    )
+    verdict = judge(outcome(RankEnd(0, None, None), launcher_exit=1, last_step=None, lines=lines))
+    assert (verdict.kind, bool(verdict.place)) == ("crash", True)
+
+
 @pytest.mark.parametrize(("state", "kind"), [("PREEMPTED", "preempted"), ("CANCELLED", "cancelled")])
 def test_a_script_that_exits_with_0_when_slurm_ends_it_has_not_completed(state: str, kind: str) -> None:
     ended = outcome(last_step=7, ended_by="signal", ending_s=1.0)
