@@ -150,6 +150,8 @@ def _part(axis: str, value: Any) -> str:
         return f"{words} unset"
     if isinstance(value, int) and plain in _COUNTED:
         return count(value, _COUNTED[plain])
+    if plain in LABELS and isinstance(value, str):  # no path
+        return shorten_middle(str(value), _LONGEST)
     text = _VALUES.get((plain, str(value))) or (value_text(value) if plain in _BY_THEMSELVES else None)
     return text or f"{words} {value_text(value)}"
 

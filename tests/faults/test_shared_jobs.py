@@ -98,8 +98,8 @@ def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, lanes: 
         case("is-cancelled", "600"),
         case("mistaken", "3", "mistake=extra-key@1x9"),
     ]
-    supervised = [case("supervised", "6", "hang=2@5"), *(case(f"behind-{n}", "3") for n in range(2))]
-    requeued = [case("requeued", "6", "hang=2@5"), case("behind-requeued", "3")]
+    supervised = [case("supervised", "6", "hang=60@5"), *(case(f"behind-{n}", "3") for n in range(2))]
+    requeued = [case("requeued", "6", "hang=60@5"), case("behind-requeued", "3")]
     cases = [
         *(*troubled, case("waits-for-nothing", "3"), *quiet[:2]),
         *(*supervised, *quiet[2:7]),

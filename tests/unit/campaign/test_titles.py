@@ -28,6 +28,7 @@ def titles(*params: dict[str, Any]) -> list[str]:
         ([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}], ["NCCL_ALGO Ring", "NCCL_ALGO Tree"]),
         ([{"ds": "configs/zero2.json"}, {"ds": "configs/zero3.json"}], ["ds zero2.json", "ds zero3.json"]),
         ([{"nodes": 1, "gpus_per_node": 8}, {"nodes": 2, "gpus_per_node": 4}], ["1 node · 8 GPUs", "2 nodes · 4 GPUs"]),
+        ([{"label": "Adam/β"}, {"label": "Lion"}], ["Adam/β", "Lion"]),
         ([{"engine": "ddp"}, {"engine": "fsdp2"}], ["DDP", "FSDP2"]),
         ([{"opt": "x" * 40}, {"opt": "lion"}], [f"opt {'x' * 12}…{'x' * 11}", "opt lion"]),
     ],
