@@ -187,17 +187,17 @@ def test_the_table_filters_and_sorts_by_text_and_state(opened: Browser, served: 
     assert opened.evaluate(ROWS) == ["base", "base · repeat 2"]
     click(opened, "document.querySelector('#states button[data-state=completed]')")
     click(opened, "document.querySelectorAll('#heads button')[0]")
-    assert opened.evaluate(ROWS)[:4] == ["base", "base · repeat 2", "broken", "going"]
+    assert opened.evaluate(ROWS)[1:] == ["base", "base · repeat 2", "broken", "going"]
     assert opened.evaluate("document.querySelector('#heads th').getAttribute('aria-sort')") == "ascending"
     assert opened.errors == []
 
 
 def test_hostile_names_are_text(opened: Browser, served: Served) -> None:
     load(opened, served.page)
-    assert opened.evaluate(ROWS)[-1].startswith("script><img")  # a title has the last part of a path
+    assert any(name.startswith("</script><im") for name in opened.evaluate(ROWS))
     assert SHOWN in opened.evaluate("[...document.querySelectorAll('#rows a')].map((one) => one.title)")
     assert f"no {SHOWN}" in opened.evaluate("document.querySelector('#rows tr.failed').innerText")
-    click(opened, "[...document.querySelectorAll('#rows a')].find((one) => one.textContent.startsWith('script'))")
+    click(opened, "[...document.querySelectorAll('#rows a')].find((one) => one.textContent.startsWith('</script'))")
     until(opened, f"document.getElementById('facts').innerText.includes({json.dumps(SHOWN)})")
     assert opened.evaluate("document.images.length") == 0
     assert opened.errors == []

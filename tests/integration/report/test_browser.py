@@ -14,7 +14,6 @@ from dscampaign.tests.support.browser import Browser, browser, click, middle, un
 from dscampaign.tests.support.planted import Planted, plant
 
 HOSTILE = '</script>"<b>${hidden}'
-TITLE = 'script>"<b>${hidden}'
 CONDITIONS = (
     Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998)),
     Planted(HOSTILE, (0.05, 0.051, 0.052), (3.001, 3.003, 2.999), floor=2.5),
@@ -57,7 +56,7 @@ def test_charts_are_drawn_and_answer_the_pointer(opened: Browser, written: Path)
     assert opened.evaluate(CHARTS) == opened.evaluate("document.querySelectorAll('.chart').length") == 2
     opened.point(*middle(opened, f"document.querySelectorAll('{POINTS}')[1]"))
     said = until(opened, TIP)
-    assert TITLE in said
+    assert HOSTILE in said
     assert "tokens/s" in said
     opened.point(*middle(opened, "document.querySelector('#chart-loss svg')"))
     assert "step" in until(opened, TIP)
@@ -99,9 +98,9 @@ def test_tables_sort_and_copy_as_csv(opened: Browser, written: Path) -> None:
     column = f"[...{table}.tBodies[0].rows].map((row) => row.cells[0].querySelector('.name').innerText)"
     speeds = f"{table}.tHead.rows[0].cells[1].querySelector('button')"
     opened.evaluate(f"{speeds}.click()")
-    assert [name.partition(" ")[0] for name in opened.evaluate(column)] == ["base", "same", TITLE]
+    assert [name.partition(" ")[0] for name in opened.evaluate(column)] == ["base", "same", HOSTILE]
     opened.evaluate(f"{speeds}.click()")
-    assert [name.partition(" ")[0] for name in opened.evaluate(column)] == [TITLE, "same", "base"]
+    assert [name.partition(" ")[0] for name in opened.evaluate(column)] == [HOSTILE, "same", "base"]
     more = f"getComputedStyle({table}.tHead.rows[0].cells[9]).display"
     assert opened.evaluate(more) == "none"
     opened.evaluate(f"{table}.closest('.table').querySelector('input').click()")
@@ -113,7 +112,7 @@ def test_tables_sort_and_copy_as_csv(opened: Browser, written: Path) -> None:
     text = until(opened, "window.copied")
     header, first, *_ = text.splitlines()
     assert header.startswith("condition,median tokens/s,range (tokens/s),")
-    assert first.startswith('"' + TITLE.replace('"', '""') + '",')
+    assert first.startswith('"' + HOSTILE.replace('"', '""') + '",')
     assert opened.errors == []
 
 
