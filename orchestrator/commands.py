@@ -96,5 +96,5 @@ def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | No
 
 
 def in_pieces(noun: str, items: Sequence[_Item], most: int = 1000) -> Iterator[Sequence[_Item]]:
-    """A thousand of the items at a time, or at `most` so many, counted as `counted` does."""
+    """Yield at `most` so many items at a time, with progress as of `counted`."""
     return counted(noun, [items[start : start + most] for start in range(0, len(items), most)], len)

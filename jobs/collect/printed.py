@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +30,10 @@ from .formats import (
     read_line,
     read_stepless,
 )
+from .records import LINE_LIMIT, Records
 from .sources import CHUNK_BYTES, MetricSource
 
 SEEN_WITHIN_S: Final = 0.25  # lines seen later than this after they may have been printed have no time
-LINE_LIMIT: Final = 1000
 WAITING_EPOCHS: Final = 100_000  # at most so many lines wait for the second epoch
 WAITING: Final = 1000  # at most so many lines of the Trainer wait for their step
 PATTERN_S: Final = 2.0  # of processor time, for a pattern on a chunk of output: most need a hundredth of it
@@ -41,11 +41,6 @@ SHOWN: Final = 80  # characters of a line, for people
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
-_OPENS: Final = re.compile(r"\{\s*(?:[\"'].*)?$")
-_ITEM: Final = re.compile(r"\s*[\"'{}\]]")
-_COLUMN: Final = re.compile(r"[a-z][\w /.()%-]*", re.IGNORECASE)
-_STEPS: Final = re.compile(r"(?:global[ _]?)?step|iter|iteration|epoch", re.IGNORECASE)
-_CELL: Final = re.compile(r"[-+.\d]\S*|nan|inf|none|n/a|", re.IGNORECASE)
 
 
 class Printed(MetricSource):
@@ -146,7 +141,7 @@ class CommonForms:
         self._stepless: list[Reading] = []
         self._held_out_steps: list[Reading] = []
         self._whole_epochs: dict[int, Reading] = {}
-        self._blocks = _Blocks()
+        self._records = Records()
 
     @property
     def remark(self) -> str:
@@ -159,7 +154,7 @@ class CommonForms:
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:
         """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
-        readings = [reading for text in self._blocks.joined(texts) for reading in self._read(text)]
+        readings = [reading for text in self._records.joined(texts) for reading in self._read(text)]
         _stamped([reading.line for reading in readings], ts_s)
         if last and not self._newest and len(self._whole_epochs) == self._run_steps:
             readings += self._described([*self._whole_epochs.values()])
@@ -305,36 +300,6 @@ class CommonForms:
             ready.append(reading)
         self._turn = [ready.pop()] if ready and ready[-1].bar and not last else []
         return ready
-
-
-class _Blocks:
-    """Joins `{`, `"step": 10,`, `"loss": 2.5`, `}`; names the numbers below `step,loss` or `| Step | Loss |`."""
-
-    def __init__(self) -> None:
-        self._record, self._depth = "", 0
-        self._columns: list[str] = []
-
-    def joined(self, texts: Iterable[str]) -> Iterator[str]:
-        """Return the lines, with a single line of names and values for each record and each row."""
-        for text in texts:
-            if self._depth and _ITEM.match(text):
-                self._record = f"{self._record} {text.strip()}"[:LINE_LIMIT]
-            else:
-                self._record, self._depth = text, 0
-            if self._depth or _OPENS.search(text):
-                self._depth = max(0, self._depth + text.count("{") - text.count("}"))
-            if not self._depth:
-                yield self._row(self._record) or self._record
-
-    def _row(self, text: str) -> str:
-        """Return the names and values of a row; "" for another line. The names of a table come first."""
-        delimiter = next((mark for mark in "|\t,;" if mark in text), None)
-        cells = [cell.strip() for cell in text.strip(" |").split(delimiter)]
-        if LOSS.search(text) and all(map(_COLUMN.fullmatch, cells)) and any(map(_STEPS.fullmatch, cells)):
-            self._columns = cells
-        if len(cells) == len(self._columns) and all(map(_CELL.fullmatch, cells)):
-            return ", ".join(f"{name}: {cell}" for name, cell in zip(self._columns, cells, strict=True) if cell)
-        return ""
 
 
 class _Epochs:

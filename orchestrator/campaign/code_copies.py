@@ -144,9 +144,8 @@ def _publish(draft: Path, manifest: CodeCopy, place: CopyPaths) -> None:
     """Give a finished copy its name in place of a damaged one; another process may have been faster."""
     manifest.write(place.manifest)
     if place.damaged.exists() and place.folder.exists():
-        place.folder.rename(
-            place.folder.with_name(f"{place.folder.name}{draft.name}")
-        )  # scripts may have written to it
+        # It stays under another name: scripts may have written into it.
+        place.folder.rename(place.folder.with_name(f"{place.folder.name}{draft.name}"))
     try:
         draft.rename(place.folder)
     except OSError:

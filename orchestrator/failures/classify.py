@@ -168,7 +168,7 @@ def _by_prose(ended: Ended) -> Verdict | None:
     broke_off = ended.trained and any(rank.exit and not rank.error for rank in ended.ranks)
     for clue in ended.log_clues:
         rule = _judged(clue.raised, clue.text, ended, LOG_RULES) if clue.is_cascade else None
-        if rule and rule.kind is FailureClass.NODE:  # which explains why the others waited
+        if rule and rule.kind is FailureClass.NODE:  # it explains why the others waited
             return _verdict(rule, clue, clue.text, ended.log_clues, ended)
         if broke_off and reports_divergence(clue.text):
             hint = "lower train.lr, or warm up longer"

@@ -36,8 +36,7 @@ from .yaml_source import written
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
-ENTRIES: Final = ("include", "exclude")
-"""Parts of a matrix that are no axes."""
+ENTRIES: Final = ("include", "exclude")  # parts of a matrix that are not axes
 _MAX_GRID: Final = 100_000
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40

@@ -213,7 +213,7 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
 
 
 def conditions_of(runs: Sequence[MeasuredRun], *, whole: bool = False) -> list[Condition]:
-    """The conditions of a campaign, in the order of the matrix; with `whole` titles for those of a search."""
+    """Return the conditions of a campaign in the order of the matrix; with `whole`, titles have all parameters."""
     by_params = [sorted(group, key=lambda run: run.repeat) for group in alike(runs, lambda run: key_of(run.params))]
     groups = {
         first.name.removesuffix(f"-r{first.repeat}" if first.repeat else ""): (first, *others)

@@ -48,7 +48,7 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     }
     there = [folder / name for name in files if (folder / name).exists()]
     if there and "schema_version" not in (read_json(folder / "report.json") or {}):
-        raise UserError(f"{there[0]} is not of a report", "name another folder: --output FOLDER")
+        raise UserError(f"{there[0]} exists and belongs to no report", "name another folder: --output FOLDER")
     write_files(folder, files)
     return [folder / name for name in sorted(files, key=lambda name: name != PAGE)]
 

@@ -71,6 +71,14 @@ def kept(folder: str, names: Mapping[str, str], figures: Sequence[Figure | None]
     return Table({text: repeats(f"{folder}/campaign.db.gz", name) for text, name in names.items()}, figures)
 
 
+def compiled(name: str) -> dict[str, str]:
+    """Return the conditions with and without DeepCompile by the first columns of their rows."""
+    texts = {"no": "false", "yes": "true"}
+    return {
+        f"{stage} {text}": name.format(stage=stage, value=value) for stage in (1, 2, 3) for text, value in texts.items()
+    }
+
+
 STRATEGIES: Final = {
     "ddp": "strategy-ddp",
     "ZeRO 1": "strategy-zero1",
@@ -385,20 +393,12 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
     ),
     "loss-verification-h200x2": lambda: kept(
         "loss-verification-h200x2",
-        {
-            f"{stage} {text}": f"zero_stage-{stage}_deepcompile-{value}"
-            for stage in (1, 2, 3)
-            for text, value in (("no", "false"), ("yes", "true"))
-        },
+        compiled("zero_stage-{stage}_deepcompile-{value}"),
         [each("speed"), middle("step_ms"), times("speed"), most("held_gb"), middle("held_out")],
     ),
     "loss-verification-h200": lambda: kept(
         "loss-verification-h200",
-        {
-            f"{stage} {text}": f"deepcompile-{value}_zero_stage-{stage}"
-            for stage in (1, 2, 3)
-            for text, value in (("no", "false"), ("yes", "true"))
-        },
+        compiled("deepcompile-{value}_zero_stage-{stage}"),
         [each("speed"), middle("step_ms"), times("speed"), most("held_gb"), each("held_out")],
     ),
     "gpu-telemetry-h100x2": lambda: Table(
