@@ -44,7 +44,7 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
 
 
 def explain_waiting(conn: Connection, run_ids: Sequence[int], reason: str, cause: Cause | None) -> None:
-    """Record why runs wait in the queue, of those that still do."""
+    """Record why runs wait in the queue, if they still do."""
     run = schema.run.c
     values = {"reason": reason, "cause": cause, "updated_s": now_s(conn)}
     for some in pieces(run_ids):
@@ -104,7 +104,7 @@ def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
 
 
 def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
-    """Record the jobs of attempts, by id, that were only intended until now; return the ids of those."""
+    """Record the jobs of attempts, by id, that were only intended until now; return the ids of these attempts."""
     row, now = schema.attempt.c, database_now(conn)
     intended = select(row.id).where(row.state == AttemptState.INTENT).with_for_update()
     ids = [found.id for found in rows_among(conn, intended, row.id, list(job_ids))]
@@ -143,7 +143,7 @@ def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dic
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
-    """Return attempts by id, in the order of the ids, without those that are gone."""
+    """Return attempts by id, in the order of the ids; missing attempts are left out."""
     rows = {row.id: row for row in fetch_among(conn, AttemptRow, schema.attempt, schema.attempt.c.id, attempt_ids)}
     return [rows[attempt_id] for attempt_id in attempt_ids if attempt_id in rows]
 

@@ -76,7 +76,7 @@ def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
 def rank_seconds(
     conn: Connection, looked_s: Callable[[int], float], campaign_id: int | None = None
 ) -> Mapping[int, Mapping[Asked, float]]:
-    """Return the usage of all attempts, also of those that still run, by campaign and resources; or of one campaign."""
+    """Return the usage of all attempts, active attempts too, by campaign and resources; or of a single campaign."""
     run, attempt = schema.run.c, schema.attempt.c
     conditions = [] if campaign_id is None else [run.campaign_id == campaign_id]
     fields = [run.campaign_id, *_asked()]

@@ -136,7 +136,7 @@ class AttemptGpus:
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of all GPUs together; None if one is unknown."""
+        """Energy of all GPUs together; None if any is unknown."""
         return total(gpu.energy_j for gpu in self.gpus)
 
     @property

@@ -41,7 +41,7 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
 
 
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
-    """Renew a lease, even one that ran out, and make this transaction depend on it; raises StaleLease if it is lost."""
+    """Renew a lease, even if it ran out, and make this transaction depend on it; raises StaleLease if it is lost."""
     mine = update(schema.lease).where(schema.lease.c.name == name, schema.lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:
         current = read_lease(conn, name)

@@ -29,7 +29,7 @@ _LATEST_FIELDS = tuple(field.name for field in fields(RunLatest))
 def metrics(conn: Connection, run_id: int) -> Iterator[MetricRow]:
     """Yield a run's steps in order; reads block by block.
 
-    Where attempts overlap after a rollback the highest one counts; attempts with another configuration than the run has
+    If attempts overlap after a rollback, the highest counts; attempts with another configuration than the run has
     now do not count at all.
     """
     # both cursors go on together, this one over what the script named itself
@@ -81,7 +81,7 @@ def extra_names(conn: Connection, campaign_id: int) -> list[str]:
 
 
 def latest(conn: Connection, campaign_id: int, run_id: int | None = None) -> dict[int, RunLatest]:
-    """Return the newest figures of each run of a campaign that has reported, or of one run, by run id."""
+    """Return the newest figures of each run of a campaign that has reported, or of a single run, by run id."""
     columns = [run_latest.c[name] for name in _LATEST_FIELDS]
     query = select(run_latest.c.nonfinite, *columns).join(run, run.c.id == run_latest.c.run_id)
     rows = conn.execute(query.where(run.c.campaign_id == campaign_id if run_id is None else run.c.id == run_id))

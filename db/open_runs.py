@@ -1,6 +1,6 @@
 """Selects the runs that a pass must inspect: of hundreds of thousands, few can change at a time.
 
-Runs that wait in the queue are read as a few columns, those that were never begun in pieces, and done ones not at all.
+Of runs that wait in the queue it reads a few columns; fresh runs come in pieces, and done runs not at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WaitingAttempt(NamedTuple):
 
 
 def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition, false if one of its values is missing."""
+    """Return the condition, false if any of its values is missing."""
     return case((condition, 1), else_=0) == 1
 
 
@@ -79,7 +79,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
 
 
 def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[list[int], list[WaitingAttempt]]:
-    """Return the runs that are begun and not done: ids to read, and those that only wait, in the matrix's order."""
+    """Return the runs that are begun and not done: ids to read, and runs that only wait, in the matrix's order."""
     task = func.coalesce(_ATTEMPT.task, _ATTEMPT.array_index)
     columns = (_ATTEMPT.id, _ATTEMPT.token, task, _ATTEMPT.job_id, _ATTEMPT.created_s)
     waits = case((_waits(cancelled), 1), else_=0)
@@ -129,7 +129,7 @@ def attempts_of_runs(conn: Connection, run_ids: Sequence[int]) -> Iterator[Attem
 def failed_attempts(
     conn: Connection, campaign_id: int, kinds: Collection[str], without: Collection[int]
 ) -> list[AttemptRow]:
-    """Return the attempts of a campaign that ended in one of these ways, except those of these runs."""
+    """Return the attempts of a campaign that ended in any of these ways, except attempts of these runs."""
     joined = select(_ATTEMPT.id, _RUN.id).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     # a completed run has had others only before its newest
     several = or_(_RUN.generation > 1, _RUN.state != RunState.COMPLETED)

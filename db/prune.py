@@ -35,7 +35,7 @@ class Retention(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """The number of removed rows of metrics, and of runs that had them; or of those that would be removed."""
+    """The number of removed rows of metrics, and of runs that had them; in a dry run, of rows to remove."""
 
     runs: int
     rows: int

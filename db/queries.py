@@ -234,7 +234,7 @@ def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
-    """Add to the memory ledger; an attempt adds at most one that fitted and one that did not.
+    """Add to the memory ledger; an attempt adds at most one size that fitted and one size that did not.
 
     A later observation of the same attempt and size fills in and replaces figures.
     """
@@ -268,7 +268,7 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
 
 
 def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return these columns of a run; a reason without a cause clears the run's former one."""
+    """Return these columns of a run; a reason without a cause clears the run's former cause."""
     return {"cause": None, **values} if "reason" in values else {**values}
 
 
@@ -319,7 +319,7 @@ def events(
     after: int = 0,
     kind: str | None = None,
 ) -> list[EventRow]:
-    """Return the events of a campaign, oldest first: of a run, of a kind, later than one, only the newest."""
+    """Return the events of a campaign, oldest first: of a run, of a kind, later than an event, only the newest."""
     row = schema.events.c
     chosen = [column == value for column, value in ((row.run_id, run_id), (row.kind, kind)) if value is not None]
     condition = and_(row.campaign_id == campaign_id, row.id > after, *chosen)

@@ -1,4 +1,4 @@
-"""A SQLite file that is only read: a colleague's, an archived one, or one that others may have written.
+"""A SQLite file that is only read: a colleague's, an archive, or a file that others may have written.
 
 Commands from a store are run, so it must be the user's own. A store that is only shown may be anybody's.
 """
@@ -39,7 +39,7 @@ def read_only(path: Path) -> ReadOnlyFile | None:
 def store_doubt(path: Path) -> Distrusted | None:
     """Return why the content of a store, which need not exist yet, must not be run; None if it is this user's alone.
 
-    Its folder must be this user's own: in a public one, even with the sticky bit, others could put a journal beside it.
+    Its folder must be this user's own: in a public folder, even a sticky one, others could put a journal beside it.
     """
     if path.is_symlink():
         if doubt := distrust(path):
@@ -58,7 +58,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 class ReadOnlyFile:
-    """Opens the file as unchanging if no log lies beside it: else SQLite would have to make one.
+    """Opens the file as unchanging if no log lies beside it: else SQLite would have to create a log.
 
     That holds only while no writer comes: call `check` after each transaction. `doubt` is the reason not to write it,
     if this user has the right to.

@@ -351,5 +351,5 @@ def untimed_steps(config: Mapping[str, Any]) -> int:
 
 
 def warm_up_steps(untimed: int, steps: int) -> int:
-    """How many of the steps that an attempt made do not count, at least one: of a short one at most its first half."""
+    """How many steps of an attempt do not count, at least 1: of a short attempt at most its first half."""
     return min(untimed, max(1, steps // 2))

@@ -80,7 +80,7 @@ def _fields(kind: type[Any]) -> tuple[list[str], Callable[[Any], tuple[Any, ...]
 def rows_among(
     conn: Connection, query: Select[Any], column: ColumnElement[Any], values: Sequence[Any]
 ) -> Iterator[Any]:
-    """Yield the rows of a query that have one of these values, of which there may be any number."""
+    """Yield the rows of a query that have any of these values; their number is not limited."""
     return (row for some in pieces(values) for row in conn.execute(query.where(column.in_(some))))
 
 
@@ -92,7 +92,7 @@ def fetch_among(
     values: Sequence[Any],
     order: Sequence[ColumnElement[Any]] = (),
 ) -> Iterator[_Row]:
-    """Yield those rows as records, piece by piece of the values in this order."""
+    """Yield these rows as records, piece by piece of the values in this order."""
     return (row for some in pieces(values) for row in fetch(conn, kind, table, column.in_(some), order=order))
 
 
@@ -173,7 +173,7 @@ class DocumentType(TypeDecorator[Mapping[str, Any]]):
         return type_coerce(cast(column, Text), self)
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
-        """Write JSON; a document goes as it is, so one that stands in two rows is encoded once."""
+        """Write JSON; a document goes as it is, so a document of two rows is encoded once."""
         encode = self.impl_instance.bind_processor(dialect)
         assert encode is not None
 

@@ -81,7 +81,7 @@ def run_series(conn: Connection, run_id: int, present: Sequence[tuple[int, int]]
 
 
 def _rows(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None) -> CursorResult[Any]:
-    """Select the steps in order; of a run with one attempt, as most are, without a search for later ones."""
+    """Select the steps in order; for a run with a single attempt, as most are, without a search for later attempts."""
     if present is None:
         present = [(attempt_id, generation) for attempt_id, generation in conn.execute(_present(), {"run_id": run_id})]
     if len(present) == 1:

@@ -65,7 +65,7 @@ _Identity = tuple[int, int]  # device and inode
 
 
 class Store:
-    """A database that this program may read and write. Make one with `Store.open`."""
+    """A database that this program may read and write. Create it with `Store.open`."""
 
     def __init__(self, engine: Engine, shown: ReadOnlyFile | None = None) -> None:
         self._engine = engine
@@ -79,7 +79,7 @@ class Store:
     def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
         """Open the database at an address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
-        `create` makes the SQLite file (mode 0600) with its tables; `upgrade` makes those of PostgreSQL, and opens
+        `create` makes the SQLite file (mode 0600) with its tables; `upgrade` makes PostgreSQL's tables, and opens
         databases that others may not (`check_schema`). Raises StoreMissing; StoreUnreachable: trying again is safe;
         SchemaMismatch: another version made it; StoreError: the address or the login is wrong, or others could replace
         a new file.
@@ -138,7 +138,7 @@ class Store:
             yield conn
 
     def now(self, conn: Connection) -> float:
-        """Return the database's clock in epoch seconds: the one clock that all hosts share."""
+        """Return the database's clock in epoch seconds: the only clock that all hosts share."""
         return database_now(conn)
 
     @property
@@ -152,7 +152,7 @@ class Store:
             raise self._read_only.refusal()
 
     def forbid_writes(self) -> None:
-        """Make the database refuse every write through this object; those of PostgreSQL only read in `read` anyway."""
+        """Make the database refuse every write through this object; PostgreSQL only reads in `read` anyway."""
         if self.is_sqlite:
             event.listen(self._engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
         self.close()
@@ -185,7 +185,7 @@ class Store:
                     create_tables(conn)
 
     def _check_file(self) -> None:
-        """Make sure that the file is still the one that was opened: SQLite would go on in a deleted one."""
+        """Make sure that the file is still the opened file: SQLite would go on in a deleted file."""
         if self._file is None:
             return
         path, opened = self._file

@@ -1,4 +1,4 @@
-"""Files on a shared file system: complete or absent, created by exactly one, never half read, used by one at a time."""
+"""Files on a shared file system: complete or absent, created exactly once, never half read, used by one at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES: Final = 32 << 20  # of a record; no job writes more
 
 
 def write_atomically(path: Path, text: str, *, closed: bool = False) -> None:
-    """Replace ``path`` by a file with this text; a crash leaves the old file or the new one.
+    """Replace ``path`` by a file with this text; a crash leaves the old file or the new file.
 
     Its folder decides who may read it, unless it is `closed` (mode 0600).
     """
@@ -27,7 +27,7 @@ def write_atomically(path: Path, text: str, *, closed: bool = False) -> None:
 
 
 def create_exclusively(path: Path, text: str) -> bool:
-    """Create ``path`` with ``text`` unless it exists; return True to the one caller that created it.
+    """Create ``path`` with ``text`` unless it exists; return True to the caller that created it.
 
     A hard link is the only creation that is both exclusive and complete on every NFS version: O_EXCL would show an
     empty file to a reader that comes between creation and write.

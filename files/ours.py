@@ -72,7 +72,7 @@ def remove(place: Path, root: Path | None = None) -> list[Kept]:
 
 
 def named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """Return the places in a folder, which need not exist, whose whole name is one that this program gives."""
+    """Return the places in a folder, which need not exist, whose whole name is a name of this program."""
     try:
         return sorted(place for place in folder.iterdir() if pattern.fullmatch(place.name))
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,7 @@ def named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def measure(root: Path, part_of: PartOf | None = None, at: tuple[str, ...] = ()) -> tuple[int, list[Kept]]:
-    """Return the bytes that `sweep` would free, and the places that it would leave. Arguments are those of `walk`."""
+    """Return the bytes that `sweep` would free, and the places that it would leave. Arguments are as for `walk`."""
     size, kept = 0, list[Kept]()
     with suppress(FileNotFoundError):
         for place in walk(root, part_of or _part_of(at), at):
@@ -96,7 +96,7 @@ def _part_of(names: tuple[str, ...]) -> PartOf:
 
 
 def sweep(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> list[Kept]:
-    """Remove all places of a root that are ours; report those that stay. Arguments are those of `walk`."""
+    """Remove all places of a root that are ours; report places that stay. Arguments are as for `walk`."""
     kept: list[Kept] = []
     try:
         for place in walk(root, part_of, at):

@@ -35,7 +35,7 @@ def open_regular(path: Path) -> FileIO:
 
 
 def concerns_one_file(error: OSError) -> bool:
-    """Return whether an error is that of one file or folder; others may be the file system's, for all its files."""
+    """Return whether an error concerns a single file or folder; others may concern the whole file system."""
     return error.errno in _OF_ONE_FILE
 
 
@@ -44,7 +44,7 @@ _OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 
 
 def has_access_list(place: Path) -> bool:
-    """Return whether a place has an access control list besides its mode, as setfacl makes one."""
+    """Return whether a place has an access control list besides its mode, as by setfacl."""
     try:
         return _ACCESS_LIST in os.listxattr(place)
     except OSError:  # a file system without them
@@ -65,7 +65,7 @@ def is_opened(folder: Path) -> bool:
 
 
 def make_folder(folder: Path, *, closed: bool = False) -> None:
-    """Make a folder, unless it exists: for the user alone if `closed`, else open as the one above it, which exists."""
+    """Make a folder, unless it exists: for the user alone if `closed`, else open as its parent, which exists."""
     try:
         folder.mkdir(0o700)  # below a default list this is what makes its entries of no effect
     except FileExistsError:
@@ -78,14 +78,14 @@ def make_folder(folder: Path, *, closed: bool = False) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and missing ones above it, for the user alone; an existing one stays as it is."""
+    """Make a folder, and missing folders above it, for the user alone; an existing folder stays as it is."""
     missing = [place for place in (folder, *folder.parents) if not place.is_dir()]
     for place in reversed(missing):
         make_folder(place, closed=True)
 
 
 def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
-    """Make a folder, and missing ones between it and ``base``, each as `make_folder` does.
+    """Make a folder, and missing folders between it and ``base``, each as `make_folder` does.
 
     ``base`` is never created: a shared folder that is away leaves an empty mount point, where new files are lost.
     """

@@ -1,6 +1,6 @@
 """Become the launcher inside of a container: with its environment, in its folder, deaf to a request to stop.
 
-Variables of the image win over those of the host; those of the attempt win over both.
+The image's variables win over the host's; the attempt's win over both.
 
 Runs in the image's own interpreter, hence: standard library only, Python 3.8 syntax.
 Usage: inside.py FILE COMMAND [ARGUMENT...], with the file as `jobs.agent.container` writes it.

@@ -307,7 +307,7 @@ def _open_log() -> None:
 
 
 def _take_place() -> None:
-    """Set Slurm's variables to this rank's place: libraries read those first, and Slurm's own task is the agent."""
+    """Set Slurm's variables to this rank's place: libraries read them first, and Slurm's own task is the agent."""
     if os.environ.get("SLURM_JOB_ID"):
         for name, own in (("SLURM_PROCID", "RANK"), ("SLURM_LOCALID", "LOCAL_RANK")):
             if own in os.environ:
@@ -317,7 +317,7 @@ def _take_place() -> None:
 
 
 def _begin_guard() -> None:
-    """Start the process that ends this one when nobody may need it any more.
+    """Start the process that ends this process when nobody may need it any more.
 
     It is no child of ours: a script may wait for all of its children.
     """

@@ -91,7 +91,7 @@ def should_stop() -> bool:
     """Return whether the campaign asks this process to checkpoint and leave with exit code 0.
 
     True on the ranks that got SIGUSR2 or see the stop file, which need not be all ranks at the same step: let the ranks
-    agree (all-reduce this) before one acts on it. Cheap enough for every step.
+    agree (all-reduce this) before any acts on it. Cheap enough for every step.
     """
     return _stop.asked()
 

@@ -18,7 +18,7 @@ GRACE_S = 1.0  # the agent sees which rank was first
 
 
 def main(argv: list[str]) -> int:
-    """Start the tasks, and wait. As soon as one fails, end the others; return its exit code, 256 less a signal."""
+    """Start the tasks, and wait. As soon as a task fails, end the others; return its exit code, 256 less a signal."""
     ranks = int(argv[2])
     command = [sys.executable, "-u", *argv[5:]]
     tasks = [subprocess.Popen(command, env=_environment(argv, local)) for local in range(ranks)]

@@ -87,9 +87,9 @@ def shown_by(shown: Through | None) -> Iterator[None]:
 
 
 def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
-    """The items one by one; each counts as done when the next is asked for. Items with a length have a total, too.
+    """Yield the items; each counts as done when the next is requested. Items with a length have a total, too.
 
-    `noun` is in the plural; `size` returns how many an item counts for, by default one.
+    `noun` is in the plural; `size` returns how many an item counts for, by default 1.
     """
     shown = _SHOWN.get()
     return iter(items) if shown is None else shown(items, noun, size)

@@ -55,7 +55,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\n")
 
 
 def spreadsheet_cells(row: Iterable[Any]) -> list[Any]:
-    """A line of CSV or TSV, header included, without formulas: text that begins like one gets an apostrophe.
+    """A line of CSV or TSV, header included, without formulas: text that begins like a formula gets an apostrophe.
 
     A script chooses the names of its metrics, and a spreadsheet would run `=HYPERLINK(...)`. Text that is a number
     (`-inf`) stays as it is, as do numbers; flags are `true` and `false`, structures JSON. A carriage return is a line
@@ -206,7 +206,7 @@ def _two(number: int, rest: int, unit: str, lesser: str) -> str:
 
 
 def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield fields and their values, with dots in the names of nested ones."""
+    """Yield fields and their values, with dots in the names of nested fields."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from flat_fields(value, f"{prefix}{name}.")

@@ -86,7 +86,7 @@ class MetricSpool(Spool[_Part]):
         return conn.execute(unmoved.values(spool_offset=offset, **values)).rowcount == 1
 
     def insert(self, conn: Connection, source: Source, batch: _Part) -> None:
-        """Insert rows for the steps and an event for each other line, and act on those of the built-in trainer."""
+        """Insert rows for the steps and an event for each other line, and act on events of the built-in trainer."""
         self._sift(conn, batch)
         if batch.order:
             self._tell(conn, source, batch.order)
@@ -156,7 +156,7 @@ class MetricSpool(Spool[_Part]):
 
 
 def _compare_with_checkpoints(conn: Connection, source: Source, first: int) -> None:
-    """Report steps that an attempt makes again though an earlier one of the same experiment has announced their end."""
+    """Report steps that an attempt repeats though an earlier attempt of its experiment has announced their end."""
     attempt, saved = schema.attempt.c, schema.checkpoint.c
     own = select(attempt.config_hash).where(attempt.id == source.attempt_id).scalar_subquery()
     earlier = select(attempt.id).where(attempt.run_id == source.run_id, attempt.config_hash == own)

@@ -25,9 +25,9 @@ class Stretch:
 
 
 def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
-    """Read on from an offset: that of a line, or within one that was given up; None if there is no file.
+    """Read on from an offset: of a line, or within a line that was given up; None if there is no file.
 
-    The size is the present one: opening a file makes a network file system ask for it again.
+    The size is current: opening a file makes a network file system ask for it again.
     """
     before = min(offset, 1)  # the byte that tells whether a line begins here
     try:

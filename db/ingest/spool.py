@@ -119,7 +119,7 @@ class Spool(ABC, Generic[B]):
 def ingest(
     store: Store, spool: Spool[Any], source: Source | None = None, /, *, max_bytes: int = MAX_BYTES
 ) -> IngestResult:
-    """Take the next stretch of a spool into the store, from its known position or the stored one, until `caught_up`.
+    """Take the next stretch of a spool into the store, from its known or stored position, until `caught_up`.
 
     Raises StoreUnreachable, and nothing is lost; LookupError: the attempt does not exist; OSError: the spool is
     unreadable.

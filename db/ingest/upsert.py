@@ -46,12 +46,12 @@ _POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", 
 
 
 def insert_steps(conn: Connection, attempt_id: int, steps: Steps) -> None:
-    """Insert steps, or complete existing ones."""
+    """Insert steps, or complete existing steps."""
     upsert(conn, step_metric, [(attempt_id, step, *_values(row)) for step, row in steps.items()])
 
 
 def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
-    """Insert the values whose names have no column of their own; existing ones stay."""
+    """Insert the values whose names have no column of their own; existing values stay."""
     names = set().union(*steps.values()) - _OWN_PLACE
     rows = [
         (attempt_id, step, name, None if math.isnan(row[name]) else row[name])

@@ -125,7 +125,7 @@ def _memory_group() -> Path:
 
 
 def _number(group: Path, *names: str) -> int | None:
-    """Return the number in the first of these files that has one; "max", or more than any machine has, is none."""
+    """Return the first number in these files; "max", or more than any machine has, does not count."""
     for name in names:
         text = read(group / name).strip()
         if text.isdigit() and int(text) < 2**60:

@@ -23,7 +23,7 @@ _DEEPSPEED: Final = "latest"  # DeepSpeed writes it last, and loads from the fol
 
 
 def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:
-    """Return the newest whole checkpoint; "" for none. `on_skip` is called with path and reason of each skipped one.
+    """Return the newest whole checkpoint; "" for none. `on_skip` gets path and reason of each skipped checkpoint.
 
     DeepSpeed takes the folder itself. Else it is the `checkpoint-N` of the most steps, or the newest with a state.
     """

@@ -66,7 +66,7 @@ class Telemetry:
         interval_s, last_s, count, torn = self._interval_s, time.monotonic(), 0, False
 
         def write(line: Mapping[str, Any]) -> None:
-            """In one write, so that a killed agent loses no line."""
+            """In a single write, so that a killed agent loses no line."""
             nonlocal torn
             data = (("\n" if torn else "") + json.dumps(line, separators=(",", ":")) + "\n").encode()
             with suppress(OSError):  # a full disk, for now: a gap in the samples

@@ -229,7 +229,7 @@ def read_below(text: str) -> Line:
 
 
 def read_stepless(text: str) -> Line:
-    """Return the metrics of a line without a step; {} if it has one, or has losses of something else."""
+    """Return the metrics of a line without a step; {} if it has a step, or losses of something else."""
     others = not LOSS.search(text) or _NOT_NOW.search(text) or _OTHER_WORK.search(text)
     return {} if others or read_line(text, None) else read_values(text)
 

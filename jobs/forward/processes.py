@@ -22,7 +22,7 @@ FINISHED = "finished"  # the end of an attempt whose script came to its end
 
 
 class Forwarders:
-    """The processes that forward an attempt's metrics from its first node, one for each tool that the spec names."""
+    """The processes that forward an attempt's metrics from its first node, for each tool that the spec names."""
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
@@ -30,7 +30,7 @@ class Forwarders:
         self._ended_s = 0.0
 
     def start(self, payload: Payload) -> None:
-        """Start them, for the attempt as it really runs. A machine that cannot start one trains all the same."""
+        """Start them, for the attempt as it really runs. If they cannot start, the training goes on."""
         try:
             if payload.forward:
                 payload.write(self._paths.forward_payload)

@@ -35,7 +35,7 @@ class ToMlflow(Tool):
     _client: Any
 
     def open(self) -> str:
-        """Find the run or make one, and describe it."""
+        """Find or create the run, and describe it."""
         uri = self._options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"

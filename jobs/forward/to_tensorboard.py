@@ -48,7 +48,7 @@ class ToTensorBoard(Tool):
         return ""
 
     def resume(self, step: int) -> None:
-        """Mark steps from here on as made anew: TensorBoard drops those of the attempt before."""
+        """Mark steps from here on as made anew: TensorBoard drops the earlier attempt's steps."""
         self._write(step=step, session_log=SessionLog(status=SessionLog.START))
 
     def send(self, steps: Steps) -> None:

@@ -55,7 +55,7 @@ class Tool(ABC):
         """
 
     def resume(self, step: int) -> None:  # noqa: B027 - most tools go on by themselves
-        """Take the lines from now on as those of a new attempt, which begins with this step."""
+        """Take the lines from now on as a new attempt's, which begins with this step."""
 
     @abstractmethod
     def send(self, steps: Steps) -> None:

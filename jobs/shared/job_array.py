@@ -1,6 +1,6 @@
 """The files of a job array: payloads, tasks that no job may begin any more, and records of jobs of several attempts.
 
-The first line of the payloads has the fields that all tasks share; each further line those of a task.
+The first line of the payloads has the fields that all tasks share; each further line has a task's own.
 
 A task is closed if its attempt is over without having begun, so that a job that Slurm launches late, or twice, leaves
 it alone. The claim protects an attempt that has begun. The file is there from the start: NFS may show a file as absent

@@ -1,7 +1,7 @@
 """Prepared tokens: each text is tokenised once, into a memory-mapped file that all runs share.
 
 Documents are joined, each ended by the end-of-text token, and cut into samples of ``seq_len`` inputs and as many
-targets (the input one token later). With `packing: false` each document is a sample, cut or filled up.
+targets (the input a token later). With `packing: false` each document is a sample, cut or filled up.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def _matrix_parameters(model: PreTrainedModel, shapes: Mapping[str, torch.Size])
 def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
     """Return heads times head size, the mean over layers.
 
-    All pairs of positions count, also those that a causal mask hides, as in the PaLM paper. A window counts as its part
+    All pairs of positions count, also pairs that a causal mask hides, as in the PaLM paper. A window counts as its part
     of the sample. Layers without attention, or with linear attention, count nothing.
     """
     heads = getattr(config, "num_attention_heads", None) or 0

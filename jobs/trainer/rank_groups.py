@@ -37,7 +37,7 @@ def require_shares(option: str, model_config: PreTrainedConfig, names: Iterable[
 
 
 def register(attention: _Attention, ranks: int) -> str:
-    """Make an attention of whole samples one that ranks share; return its name for Transformers. All ranks call it."""
+    """Let ranks share an attention of whole samples; return its name for Transformers. All ranks call it."""
     group, _ = dist.new_subgroups(ranks)
 
     def whole(query_BThD: Tensor, key_BThD: Tensor, value_BThD: Tensor, *args: Any, **kwargs: Any) -> Tensor:

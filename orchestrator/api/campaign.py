@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class Campaign:
-    """A campaign of the store, or a spec that is to become one.
+    """A campaign in the store, or a spec not yet submitted.
 
-    Make one with `from_yaml` or `open`. Every method reads the store anew, and raises the errors of the command of its
+    Create it with `from_yaml` or `open`. Every method reads the store anew, and raises the errors of the command of its
     name: `UserError`, with `message`, `hint` and `exit_code`; for a spec `SpecError`, whose `problems` have file, line,
     column and field; `StoreError` if the database does not exist, does not respond (`retryable`), or belongs to another
     version.
@@ -65,7 +65,7 @@ class Campaign:
         """Read and check a spec, as `campaign validate`: a YAML file, or its content as a mapping.
 
         Relative paths in a mapping start in the present folder. `sets` replace values of the spec, as `train.steps=10`;
-        `store` and `dir` are those of the command line. Raises SpecError with the errors of the spec.
+        `store` and `dir` are as on the command line. Raises SpecError with the errors of the spec.
         """
         source = spec if isinstance(spec, Mapping) else Path(spec)
         sets = _texts(*([sets] if isinstance(sets, str) else sets))
@@ -74,9 +74,9 @@ class Campaign:
 
     @classmethod
     def open(cls, name: StrPath | None = None, *, store: str | None = None, dir: StrPath | None = None) -> Self:
-        """Open a campaign of the store, by its name or its spec file; it may be left out if there is only one.
+        """Open a campaign of the store, by its name or its spec file; optional if the store has a single campaign.
 
-        `store` and `dir` are those of the command line.
+        `store` and `dir` are as on the command line.
         """
         location = locate(PlaceOptions(dir, store), [name])
         return cls(find(location.open(), location.name).name, location)
@@ -136,7 +136,7 @@ class Campaign:
         return self.status()
 
     def status(self, *runs: str) -> CampaignStatus:
-        """Return the status of all runs, or of those with these names or patterns.
+        """Return the status of all runs, or of the runs with these names or patterns.
 
         `runs[i]` has state, step, losses (nats, or the script's unit), `tokens_per_s`, `mem_reserved_gb` (GB) and the
         reason of its state.
@@ -204,7 +204,7 @@ class Campaign:
     def retry(self, *runs: str, yes: bool = False, detach: bool | None = None) -> CampaignStatus:
         """Retry runs with these names or patterns, or all that failed or are held; return the status after a pass.
 
-        `yes` and `detach` are those of `submit`.
+        `yes` and `detach` are as for `submit`.
         """
         store, row, chosen = self.selected(*runs)
         plan = planned_retry(store, row, chosen)

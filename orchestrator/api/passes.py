@@ -54,7 +54,7 @@ class Detaching(NamedTuple):
     asked: bool | None
 
     def start(self, store: Store, campaign: CampaignRow, tell: Callable[[str], object]) -> bool:
-        """Start it, unless there is one; return whether there is. By default, only report why there is none."""
+        """Start it unless it runs; return whether it runs. By default, only report why it does not."""
         from dscampaign.orchestrator.campaign import detach
 
         try:

@@ -55,7 +55,7 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
 
 
 def why(run: RunStatus, now_s: float) -> str:
-    """Return the reason for a run's state, or for how long a running one has been silent; "" for neither."""
+    """Return the reason for a run's state, or how long a running attempt has been silent; "" for neither."""
     heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before
     quiet = run.ts_s is not None and now_s - heard_s > max(120.0, 20 * (run.step_time_s or 0.0))
     if run.shown == RunState.RUNNING and quiet and not run.reason:
@@ -64,7 +64,7 @@ def why(run: RunStatus, now_s: float) -> str:
 
 
 def turn(status: CampaignStatus) -> str:
-    """Return the reason of pending runs without another: the limit of running ones; "" if it is not reached."""
+    """Return why runs without another reason are pending: the limit of running runs; "" if it is not reached."""
     limit = status.campaign.limits.get("running")
     active = sum(run.state in (RunState.QUEUED, RunState.RUNNING) for run in status.runs)
     return f"waits for its turn, limits.running = {limit}" if limit is not None and active >= limit else ""

@@ -211,7 +211,7 @@ class CodeTree:
     left_out: tuple[str, ...]  # paths of other files and whole folders below it; the copy links to them
 
     def manifest(self, folder: Path) -> CodeCopy:
-        """Return the content of a copy at `folder`, or of one to come if that is the root. Raises OSError."""
+        """Return the content of a copy at `folder`, or of a new copy if that is the root. Raises OSError."""
         scripts = (folder / path for path in self.files if path.endswith(".py"))
         texts = (path.read_text(encoding="utf-8", errors="replace") for path in scripts if not path.is_symlink())
         reads = sorted({match[0] or match[1] for text in texts for match in _READS.findall(text)})
@@ -312,7 +312,7 @@ def _is_printed(place: Path) -> bool:
 
 
 def work_tree(folder: Path) -> Path | None:
-    """Return the work tree around a folder, spelt as the folder is; None outside of one, or without git."""
+    """Return the work tree around a folder, spelt as the folder is; None if there is no work tree or no git."""
     top, up = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--show-cdup")
     if not top or up is None:
         return None
@@ -321,7 +321,7 @@ def work_tree(folder: Path) -> Path | None:
 
 
 def _git_listing(root: Path) -> tuple[list[str], list[str]] | None:
-    """Return the paths below a work tree that git tracks, and others that it does not ignore; of inner ones too."""
+    """Return the paths below a work tree that git tracks, and others that it does not ignore, also of inner trees."""
     listing = []
     for options in (("--cached",), ("--others", "--exclude-standard")):
         if (output := git(root, "ls-files", "-z", *options)) is None:

@@ -56,7 +56,7 @@ _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_st
 
 
 def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
-    """Return the effect of submitting; `store` is None without one. Raises UserError as `merge`, or for its folder."""
+    """Return the effect of submitting; `store` is None before it exists. Raises UserError, as does `merge`."""
     if store is None:
         _require_usable(submission, None, None)
         return None, SpecDiff(submission.runs, (), (), ())
@@ -167,7 +167,7 @@ def _counted(runs: Iterable[RunRow]) -> str:
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Effect:
-    """Mark these runs, or all, as cancelled, also failed ones."""
+    """Mark these runs, or all, as cancelled; failed runs too."""
     with store.write() as conn:
         runs = _chosen(conn, campaign, names)
         wanted = [run for run in runs if run.desired in WANTED and run.state is not RunState.COMPLETED]
@@ -190,7 +190,7 @@ def what_retries(
     cancelled: bool = False,
     unnamed: bool = True,
 ) -> Effect:
-    """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
+    """Return the runs to retry: of these, or of all that failed or are held; with `cancelled`, cancelled runs too.
 
     Of all, and without `unnamed`, runs that the spec no longer names stay.
     """
@@ -205,7 +205,7 @@ def what_retries(
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Sequence[RunRow]:
-    """Mark these runs, or all that failed or are held, for retry with fresh budgets; return those that this changes.
+    """Mark these runs, or all that failed or are held, for retry with fresh budgets; return the changed runs.
 
     They get the present code. If they are held for variables that this shell lacks, the campaign goes on without these.
     Raises UserError if a named run cannot be retried, or its code cannot be copied.

@@ -49,7 +49,7 @@ def runs_as_job(store: Store, campaign: CampaignRow) -> bool:
 
 
 def detach(store: Store, campaign: CampaignRow, settings: Settings) -> LeaseHolder:
-    """Start the reconciler of the store, unless there is one, and return it; raises UserError if Slurm takes no job."""
+    """Start the reconciler of the store unless it runs, and return it; raises UserError if Slurm refuses the job."""
     as_job, me, gone, began_s = runs_as_job(store, campaign), LeaseHolder.me(), frozenset[str](), time.monotonic()
     while True:
         with store.write() as conn:

@@ -105,7 +105,7 @@ def files_of(job: OneJob) -> list[Path]:
 
 
 def gather(paths: Sequence[Path]) -> tuple[list[Stream], list[SeenFile]]:
-    """Read logs, and folders of logs. Raises UserError if one cannot be read, or holds no logs."""
+    """Read logs, and folders of logs. Raises UserError if a path cannot be read, or holds no logs."""
     streams, files, logs = list[Stream](), list[SeenFile](), list[Path]()
     for path in paths:
         inside = (Path(top, name) for top, _, names in os.walk(path) for name in names if _LOG_NAME.search(name))

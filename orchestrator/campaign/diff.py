@@ -43,7 +43,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     """Compare the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.
 
     A run with more steps is kept, even with another digest, if it can go on from its last checkpoint. Raises UserError
-    if a run that has begun would become another experiment, or one with a checkpoint would resume on other ranks.
+    if a run that has begun would become another experiment, or a run with a checkpoint would resume on other ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
     matches = {run.config_hash: by_hash[run.config_hash] for run in runs if run.config_hash in by_hash}
@@ -126,7 +126,7 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
 
 
 def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
-    """Its steps so far are also those of the longer run if the learning rate of each is: with a fixed schedule."""
+    """Its steps so far count for the longer run if their learning rates are equal: with a fixed schedule."""
     before, after = run_config(row) if row.config else None, run.config
     if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
         return False

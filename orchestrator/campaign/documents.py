@@ -139,7 +139,7 @@ class Documents(Sequence[dict[str, Any]]):
 
 
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
-    """Return the status of a campaign, with all its runs or the chosen ones."""
+    """Return the status of a campaign, with all its runs or the chosen runs."""
     status = with_queue(store, with_final_figures(store, read_status(store, campaign)))
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}

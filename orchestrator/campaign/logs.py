@@ -45,7 +45,7 @@ class Wanted:
     def of(
         cls, store: Store, campaign: CampaignRow, run: RunRow, *, rank: int, launcher: bool, generation: int | None
     ) -> Wanted:
-        """Find the attempt, by default the newest; raises UserError if the run has no such attempt or rank."""
+        """Find the attempt, by default the newest; raises UserError if the run lacks this attempt or rank."""
         with store.read() as conn:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)

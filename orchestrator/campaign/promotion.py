@@ -101,7 +101,7 @@ def _spelling(keys: Mapping[str, Any], part: str) -> str:
 
 
 def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) -> Point:
-    """Return the point with values as in the spec: those of a run have variables and paths filled in."""
+    """Return the point with values as in the spec: a run's values have variables and paths filled in."""
     if "search" in raw:
         return point_of(SearchConfig.model_validate(raw["search"]), row.params)
     written, _ = points(raw.get("matrix") or {})

@@ -1,7 +1,7 @@
 """Deletes campaigns (`rm`), files that no result needs (`gc`) and old metrics (`db prune`).
 
 Only settled runs are touched, under the campaign's lease, and only files of this program: see `files/ours.py`. A second
-call finishes one that was interrupted.
+call finishes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _file(pattern: re.Pattern[str], name: str) -> Part | None:
 
 @contextmanager
 def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
-    """Hold the campaign's lease, so that no reconciler starts anything; raises LeaseHeld if one is at work."""
+    """Hold the campaign's lease, so that no reconciler starts anything; raises LeaseHeld if a reconciler holds it."""
     holder = LeaseHolder.me()
     writer = take_lease(store, campaign, holder)
     try:
@@ -211,7 +211,7 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:
-    """Remove the campaign's places; return those that stay. The marker goes last: it names the folder's owner."""
+    """Remove the campaign's places; return the places that stay. The marker goes last: it names the folder's owner."""
     folder, parts = removal.folder, removal.parts
     marker = CampaignPaths(folder.parent, folder.name).marker
     if folder.is_symlink():

@@ -49,7 +49,7 @@ _CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".c
 
 
 def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, ...]]:
-    """Return the code of each run, by the hash of its configuration, and all different ones; nothing is copied.
+    """Return the code of each run, by the hash of its configuration, and all distinct code; nothing is copied.
 
     Raises SpecError if the command has mistakes, as far as this machine has its files; UserError as `CodeCopies.of`.
     """

@@ -49,7 +49,7 @@ class RunCounts:
         return f" ({self.early:,} early)" if self.early else ""
 
     def document(self) -> dict[str, Any]:
-        """Return the counts for `--json`: every state, also those without a run."""
+        """Return the counts for `--json`: every state, also states without a run."""
         counts = {str(state): self.states.get(state, 0) for state in RunState}
         return {"counts": counts, "completed_early": self.early}
 
@@ -71,7 +71,7 @@ class Selection:
         return [run for run in named if not self.states or run.state in self.states]
 
     def none(self, campaign: str) -> str:
-        """Return that there is no such run: `no run of sweep is failed or held`."""
+        """Return that no run matches: `no run of sweep is failed or held`."""
         states = " or ".join(state for state in RunState if state in self.states)
         return f"no{' such' if self.names else ''} run of {campaign} is {states}"
 

@@ -48,9 +48,9 @@ class Shared(NamedTuple):
 
 
 def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> Shared:
-    """Open a campaign for a group to read, by default the one that it is shared with, else the user's own.
+    """Open a campaign for a group to read, by default the group that it is shared with, else the user's own.
 
-    Raises UserError if the user has no such group, does not own the campaign's folder, or has other files beside it.
+    Raises UserError if the user is not in the group, does not own the campaign's folder, or has other files beside it.
     """
     paths = _own_folder(store, campaign)
     before = Sharing.read(paths.marker)

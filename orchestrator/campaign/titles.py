@@ -48,7 +48,7 @@ _NUMBER: Final = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![a-z0-
 def titles_of(params: Mapping[str, Mapping[str, Any]], *, whole: bool = False) -> dict[str, str]:
     """Return the title of each condition by its name, made of the axes that differ, or of all: `whole`, or none does.
 
-    Each is unique: equal ones end in the names, and a condition without axes has its name.
+    Each is unique: equal titles end in the names, and a condition without axes has its name.
 
     Args:
         params: of each condition of a campaign, by its name.

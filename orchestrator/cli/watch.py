@@ -228,7 +228,7 @@ def stamped(lines: Sequence[str]) -> str:
 
 
 def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, *, watch: bool = False) -> int:
-    """Make one pass on each campaign that is not settled, or passes until all are; return the exit code."""
+    """Make a pass on each campaign that is not settled, or passes until all are; return the exit code."""
     with store.read() as conn:
         unsettled = queries.unsettled_campaigns(conn)
         campaigns = {row.id: row for row in queries.list_campaigns(conn) if row.id in unsettled}

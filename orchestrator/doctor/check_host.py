@@ -96,7 +96,7 @@ def store_checks(location: Location, *, slurm: bool) -> Iterator[Check]:
 
 
 def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
-    """Return the verdict on the file system of a SQLite file; an unknown one counts as a network's."""
+    """Return the verdict on the file system of a SQLite file; an unknown file system counts as a network's."""
     if kind not in LOCAL:
         text = f"SQLite on {kind or 'an unknown file system'}, over a network: corrupted if two hosts open it"
         other = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, then `campaign db upgrade`"

@@ -68,7 +68,7 @@ class JobView(NamedTuple):
 
     @property
     def never_began(self) -> bool:
-        """Whether it is over and had no node. squeue shows the end of such a job as its beginning, too."""
+        """Whether it is over and had no node. squeue shows its end as its beginning, too."""
         lasted = self.started_s is not None and self.ended_s is not None and self.started_s < self.ended_s
         return self.terminal and self.nodes in NO_NODES and not lasted
 
@@ -106,7 +106,7 @@ class JobArray:
 
 
 def owner(folder: Path | None) -> int:
-    """Return the user whose jobs those of a campaign in this folder are; ourselves if the folder is not there."""
+    """Return the user who owns the jobs of a campaign in this folder; this user if the folder does not exist."""
     try:
         return folder.stat().st_uid if folder else os.geteuid()
     except OSError:
@@ -170,7 +170,7 @@ class Executor(Protocol):
 
     @property
     def user(self) -> int:
-        """Id of the user as whom jobs run; those of others are not listed."""
+        """Id of the user whose jobs run; jobs of others are not listed."""
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submit the batch as one job array; return the job id of each of its elements, in order.

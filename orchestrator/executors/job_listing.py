@@ -87,7 +87,7 @@ def list_jobs(
 
 @dataclass(frozen=True)
 class _Question:
-    """As many batches as one command takes, and whose jobs are meant: anybody may use their names."""
+    """As many batches as one command takes, and the user of their jobs: anybody may use their names."""
 
     expected: Mapping[str, Collection[int]]
     user: int
@@ -219,7 +219,7 @@ def _tasks_of(array: str) -> set[int] | None:
 
 @dataclass
 class _Array:
-    """The lines about one array: those of its tasks, and the shared one, with the tasks that it names."""
+    """The lines about an array: its tasks' own, and the shared line with the tasks that it names."""
 
     tasks: dict[int, JobView] = field(default_factory=dict)
     shared: JobView | None = None
@@ -243,7 +243,7 @@ def _task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], u
     """Return the views of the wanted tasks by job id; a request that was sent twice has made two arrays.
 
     Args:
-        lines: The name of a job, and its view; those of others are skipped.
+        lines: The name of a job, and its view; jobs of others are skipped.
         unseen: Tasks that squeue does not show: the accounting has a line of them if they ever began.
     """
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))

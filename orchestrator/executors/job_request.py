@@ -49,7 +49,7 @@ IMAGE_PYTHON = "python3"
 
 
 def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig:
-    """Return the stored configuration of a run; `sections` are shared with those read before."""
+    """Return the stored configuration of a run; it shares `sections` with configurations read before."""
     sections = sections or SharedSections()
     return (
         sections.read_stored(run.config.text) if isinstance(run.config, StoredDocument) else sections.read(run.config)
@@ -232,7 +232,7 @@ def shares_jobs(config: RunConfig) -> bool:
 
 
 def runs_per_job(config: RunConfig, likely_s: Iterable[float | None] = ()) -> int:
-    """Return how many runs a job runs at most: `auto` takes those that likely fit, or else start at once."""
+    """Return how many runs a job runs at most: `auto` takes as many as likely fit, or else as start at once."""
     if not shares_jobs(config):
         return 1
     slurm, times_s = config.slurm, list(likely_s)

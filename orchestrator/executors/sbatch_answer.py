@@ -130,7 +130,7 @@ def _meaning(text: str) -> Exception:
 
 
 def _of_policy(limits: Sequence[str], line: str) -> Exception:
-    """The name of a limit decides; without one, it is taken for that of jobs in the queue."""
+    """The name of a limit decides; an unnamed limit is taken for the limit of queued jobs."""
     if not limits:
         return ArrayTooLarge(f"sbatch: {line}", for_now=True)
     message = f"{limits[-1]}: {line}"

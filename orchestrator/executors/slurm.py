@@ -38,7 +38,7 @@ _NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySi
 
 
 class SlurmExecutor:
-    """Slurm by its commands, for thousands of jobs of the owner of a campaign's folder; without one, this user's."""
+    """Slurm by its commands, for thousands of jobs of a campaign folder's owner; without a folder, this user's."""
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0

@@ -1,4 +1,4 @@
-"""Slurm's commands: the one place that runs them."""
+"""Slurm's commands: the only place that runs them."""
 
 from __future__ import annotations
 

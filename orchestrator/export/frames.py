@@ -23,7 +23,7 @@ def load(name: StrPath | None = None, *, store: str | None = None, dir: StrPath 
     """Open a campaign's results.
 
     Args:
-        name: The campaign or its spec file; optional if the store has only one campaign.
+        name: The campaign or its spec file; optional if the store has a single campaign.
         store: Its database, as `--store`; the command line's default.
         dir: Its shared folder, as `--dir`.
 
@@ -43,7 +43,7 @@ def load(name: StrPath | None = None, *, store: str | None = None, dir: StrPath 
 class Frames:
     """The tables of a campaign, each read on first use; call `load` again to refresh.
 
-    The columns equal those of `campaign export`. Times are UTC; a missing figure is NaN, and so is a figure that is not
+    The columns are as in `campaign export`. Times are UTC; a missing figure is NaN, and so is a figure that is not
     a number: Parquet and CSV separate the two.
     """
 

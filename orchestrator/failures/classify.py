@@ -98,7 +98,7 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
 
 
 def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Verdict:
-    """A mistake, unless the node explains it; an uncertain one takes another attempt."""
+    """A mistake, unless the node explains it; an uncertain mistake takes another attempt."""
     place = _place(root) if ended.begun else root.raised.place  # the launcher read something of the user's
     if _on_one_node_only(rule, root, [clue for clue in clues if _place(clue) == _place(root)], ended):
         reason = f"only on {root.host}: {headline(root.text)}"
@@ -181,7 +181,7 @@ def _by_prose(ended: Ended) -> Verdict | None:
 
 
 def _signal_of_its_own(clue: Clue, ended: Ended) -> int | None:
-    """The signal that ended it; not that with which the watchdog of another rank, which had waited, ended that one."""
+    """The signal that ended it; without the signal by which the watchdog of a waiting rank ended its own rank."""
     number = death_signal(ended)
     others = (other for other in ended.log_clues if other.line.file != clue.line.file or other.rank != clue.rank)
     if number == signal.SIGABRT and any(gave_up_waiting(other.text) for other in others):

@@ -1,4 +1,4 @@
-"""Errnos of Linux (`asm-generic/errno.h`): whose fault each is, and how to find one in a text. Pure."""
+"""Errnos of Linux (`asm-generic/errno.h`): whose fault each is, and how to find them in a text. Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ itself leaves with 1, or with the code of a rank that had failed before."""
 
 @dataclass(frozen=True)
 class UserRule:
-    """A rule of the user's own, tried before those of the table; its action is a key of `USER_ACTIONS`."""
+    """A rule of the user's own, tried before the table; its action is a key of `USER_ACTIONS`."""
 
     pattern: UserPattern | re.Pattern[str]
     action: str
@@ -57,7 +57,7 @@ class Ended:
         host_memory: The field of the spec that limits the host's memory, and its value, "" for no limit.
         diverged_before: The loss that was not finite at the end of the attempts before it, and the step since when.
         set_up: The line of `setup` that failed, if no agent left an outcome.
-        reached_before: The highest step that earlier attempts may have made, known if this one reported none.
+        reached_before: The highest step that earlier attempts may have made, known if this attempt reported none.
         claimed: Whether a job had begun to run it.
     """
 
@@ -118,7 +118,7 @@ class Ended:
 
     @property
     def resumes(self) -> bool:
-        """Whether earlier attempts have trained, and this one made no step."""
+        """Whether earlier attempts have trained, and this attempt made no step."""
         return self.trained and not self.progressed
 
     @property
@@ -146,7 +146,7 @@ class Ended:
 
     @cached_property
     def errors(self) -> tuple[Clue, ...]:
-        """Errors that ranks recorded, earliest first, without those caused by being ended."""
+        """Errors that ranks recorded, earliest first, without errors from being ended."""
         clues = (
             Clue(
                 LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message'][:MESSAGE_LIMIT]}"),
@@ -165,7 +165,7 @@ class Ended:
 
     @cached_property
     def log_clues(self) -> tuple[Clue, ...]:
-        """Lines of logs that may decide, those of the nodes first, cascades last."""
+        """Lines of logs that may decide, the nodes' first, cascades last."""
         of_nodes = [clue for o in self.outcomes for clue in clues(o.lines, o.host)]
         shown = (clue for clue in [*of_nodes, *clues(self.agent_lines)] if not clue.is_garbled)
         return tuple(sorted(shown, key=lambda clue: clue.is_cascade))
@@ -190,7 +190,7 @@ def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
 
 
 def first_to_die(ended: Ended) -> tuple[str, str]:
-    """Return the rank that died first without a record, as text, and its node; "" if it may be one of several."""
+    """Return the rank that died first without a record, as text, and its node; "" if several ranks are possible."""
     first = [(rank.rank, o.host) for rank, o in _first_dead(ended)]
     hosts = {host for _, host in first}
     several = f"ranks {', '.join(str(rank) for rank, _ in first)}" if len(first) <= 8 else f"{len(first)} ranks"

@@ -77,7 +77,7 @@ class Raised:
         return f"{self.type}: {self.message}" if self.type else self.message
 
     def is_a(self, *names: str) -> bool:
-        """Return whether the class or a base of it has one of these simple names."""
+        """Return whether the class or a base of it has any of these simple names."""
         return not self.bases.isdisjoint(names)
 
     @property

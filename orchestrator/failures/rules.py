@@ -31,7 +31,7 @@ class Rule:
         early: It holds only before the first step: later, the same error may be the machine's fault.
         environment: All nodes should have the missing part: for a run that has trained, it is the node's fault.
         aborts: It ends a process by SIGABRT, so that the signal is no other cause.
-        here: The node at fault is the one that reports it.
+        here: The node at fault is the node that reports it.
     """
 
     kind: FailureClass

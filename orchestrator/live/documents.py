@@ -173,7 +173,7 @@ def curve_specs() -> Mapping[str, Any]:
 
 
 def verdict_document(live: LiveStore, campaign: str | None) -> dict[str, Any]:
-    """Return the sentence of `campaign recommend`, of several workloads those that compare conditions, and a chart.
+    """Return the sentence of `campaign recommend` for each workload that compares conditions, and a chart.
 
     The chart is the report's of speed against memory. Takes as long as `LiveStore.results`.
     """

@@ -1,6 +1,6 @@
 """A live view's data: a store's campaigns, runs, curves and events, read again and again at little cost.
 
-Only reads. Figures and texts are those of `campaign status` and `campaign explain`. Texts come from scripts and specs,
+Only reads. Figures and texts are as in `campaign status` and `campaign explain`. Texts come from scripts and specs,
 without control characters; whoever shows them escapes markup.
 """
 
@@ -95,9 +95,9 @@ class LiveStore:
         return [row for row in read_overview(self.store) if not row.removed]
 
     def runs(self, campaign: str | None, since: int = 0) -> Changes:
-        """Return the runs of a campaign, or of the only one, that changed after version `since`; all for 0.
+        """Return the runs of a campaign, or of the only campaign, that changed after version `since`; all for 0.
 
-        Reads the rows of the runs only if one of them may have changed: else it costs a query of sums.
+        Reads the rows of the runs only if any may have changed: else it costs a query of sums.
         """
         with self._lock:
             row = find(self.store, campaign)

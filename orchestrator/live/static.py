@@ -23,7 +23,7 @@ _DETAILED: Final = 1000
 
 
 def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
-    """Write a page for each campaign, or for one, and the list of all as `index.html`; return the files.
+    """Write a page for each campaign, or for the named one, and the list of all as `index.html`; return the files.
 
     Raises UserError if the folder has files, but none of an earlier export, or cannot be written.
     """

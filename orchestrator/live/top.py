@@ -58,7 +58,7 @@ class Looked(Message):
 
 
 def _figure(name: str, width: int, needed: int, *, most: bool = True) -> Column:
-    """Return a column that sorts the highest figures first, or the lowest, unknown and infinite ones last."""
+    """Return a column that sorts the highest figures first, or the lowest; unknown and infinite figures come last."""
     shown = FIGURES[name]
 
     def key(row: ShownRun) -> float:

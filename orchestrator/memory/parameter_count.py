@@ -23,7 +23,7 @@ _Count = tuple[int, int]
 
 
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None, sharers: int = 1) -> int | None:
-    """Return the number of a model's parameters, shared ones once, without padding of the vocabulary; None if unknown.
+    """Return the number of a model's parameters, shared only once, without padding of the vocabulary; None if unknown.
 
     `model` and `tokenizer` are as in `train`; if ranks share each layer (`sharers`), the part of a rank is counted.
     """

@@ -106,7 +106,7 @@ def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[Me
     """Return the observations of a memory key that still count, the oldest first.
 
     An out-of-memory expires, and gives way to an equally large micro-batch that has trained on the device since. On
-    each device, figures of other versions of PyTorch give way to those of the newest.
+    each device, figures of the newest version of PyTorch replace those of others.
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
     for observation in observations:
@@ -245,7 +245,7 @@ def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -
     """Return the micro-batch to try after another ran out of memory, with the same global batch.
 
     This is the largest divisor of a rank's share that is predicted to fit; without a prediction the largest of at most
-    half the size, or a larger one that was seen to fit; None at micro-batch 1. The ledger need not know the failure.
+    half the size, or a larger size that was seen to fit; None at micro-batch 1. The ledger need not know the failure.
     """
     return _smaller(global_batch, world_size, failed, ledger.with_oom(failed))
 

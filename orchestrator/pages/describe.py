@@ -29,7 +29,7 @@ from .text import PLAIN, Page, Style, fold
 
 
 def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
-    """Two lines of an attempt, such as `gpus: 2 × NVIDIA H200, 94 % busy, 1,069 W, ...`."""
+    """Two lines of an attempt, for example `gpus: 2 × NVIDIA H200, 94 % busy, 1,069 W, ...`."""
     if used is None:
         return
     names = Counter(clean(gpu.name) or "GPU" for gpu in used.gpus)

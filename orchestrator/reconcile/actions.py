@@ -144,7 +144,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """Cancels an attempt's job; in one that it shares only its own part, unless `whole`."""
+    """Cancels an attempt's job; only its own part of a shared job, unless `whole`."""
 
     attempt: AttemptRow
     job_id: str

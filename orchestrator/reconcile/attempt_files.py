@@ -65,7 +65,7 @@ def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
 
 
 def newest_begun(run: RunPaths) -> int:
-    """Return the highest generation of a run that may have begun, 0 for none: the one that may write need not have."""
+    """Return the highest generation of a run that may have begun, 0 for none: it need not be the current generation."""
     current = (read_json(run.current) or {}).get("generation")
     numbers = (claim.parent.name[1:] for claim in run.dir.glob("g[0-9]*/claim"))
     claimed = max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -112,7 +112,7 @@ def outcomes_in(
 
 
 def tail_of(log: Path) -> list[LogLine]:
-    """Return the last lines of a log, cut like those that an agent keeps, with numbers if the log is not too long."""
+    """Return the last lines of a log, cut as the agent cuts them, with numbers if the log is not too long."""
     with suppress(OSError), open_regular(log) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))

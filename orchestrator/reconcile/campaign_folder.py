@@ -1,4 +1,4 @@
-"""The folder of a campaign, which carries a marker: a shared folder that is not mounted looks like an empty one.
+"""The folder of a campaign, which carries a marker: a shared folder that is not mounted looks empty.
 
 Without the marker, nothing is concluded from absent files, and nothing is created.
 """

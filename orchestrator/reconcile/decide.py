@@ -1,6 +1,6 @@
 """Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but in the snapshot.
 
-For every run: first the state of its newest attempt (`attempt_state`), then, if it has ended, the next one
+For every run: first the state of its newest attempt (`attempt_state`), then, if it has ended, the next attempt
 (`retry_policy`), in the same pass. Between them comes everything that runs share: bad nodes, limits, a full disk.
 """
 
@@ -107,7 +107,7 @@ def _planned(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, bad_nodes: Se
 
 
 def _with_job(action: Submit, item: _Seen) -> Submit:
-    """Let a smaller attempt join the job in which the last one has just run out of memory, while it runs others."""
+    """Let a smaller attempt join the job in which the last attempt ran out of memory, while that job runs others."""
     latest = item.view.latest
     if latest is None or latest.job is None or latest.share is None or not item.ended:
         return action

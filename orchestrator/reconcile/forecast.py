@@ -82,7 +82,7 @@ class _Measured(NamedTuple):
 
 
 def step_time_s(pace: Pace) -> float | None:
-    """Return the time of a step in the second half of those that an attempt made; None if it made too few."""
+    """Return the time of a step in the second half of an attempt's steps; None if it made too few."""
     if pace.half_step is None or pace.half_s is None or pace.step is None or pace.ts_s is None:
         return None
     steps, took_s = pace.step - pace.half_step, pace.ts_s - pace.half_s
@@ -150,7 +150,7 @@ def work_of(config: Mapping[str, Any]) -> str:
 
 
 def read_history(conn: Connection, campaign_id: int | None, without: Collection[int] = ()) -> History:
-    """Return the durations of a campaign's runs, except these, and of earlier ones, which need `conn` to be open."""
+    """Return the durations of a campaign's runs, except these, and of earlier campaigns, which need an open `conn`."""
 
     def earlier() -> Mapping[str, Sequence[Pace]]:
         works = {run_id: work_of(config) for run_id, config in campaigns.completed_elsewhere(conn, campaign_id)}

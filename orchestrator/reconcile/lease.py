@@ -55,7 +55,7 @@ def looked_s(conn: Connection, now_s: float, campaign_id: int) -> float:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles, kept as `host:pid:id`; of a detached one in a job the id ends in `.JOB`."""
+    """A process that reconciles, kept as `host:pid:id`; if it is detached in a job, the id ends in `.JOB`."""
 
     host: str
     pid: str

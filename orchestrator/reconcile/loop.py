@@ -52,7 +52,7 @@ LOCAL_POLL_S = 1.0
 
 
 class _Before(NamedTuple):
-    """State of the last pass without troubles, for the next one of its process under the same lease."""
+    """State of the last pass without troubles, for the next pass of its process under the same lease."""
 
     epoch: int = 0  # of the lease
     drained_s: float | None = None  # when all spools were read, by the store's clock; None if they were not
@@ -81,7 +81,7 @@ class Pass:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another pass has work at once: spools to read on, or runs to begin, as this one did."""
+        """Whether another pass has work at once: spools to read on, or runs to begin, as this pass did."""
         if self.unread and not self.troubles:
             return True
         taken_up = {action.run.id for action in self.actions if isinstance(action, Submit | SetRun)}

@@ -64,7 +64,7 @@ class Owed(NamedTuple):
 
 
 def deliver(store: Store, campaign: CampaignRow) -> list[str]:
-    """Begin to deliver the messages that are due; return why others are late, "" for those under way."""
+    """Begin to deliver the messages that are due; return why others are late, "" for messages under way."""
     notify = campaign.provenance.get("notify")
     if not notify or campaign.desired == REMOVED:
         return []

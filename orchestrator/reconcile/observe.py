@@ -173,7 +173,7 @@ def _views(
     store: Store,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...], list[Exception]]:
-    """Read every run by itself: the files of one never hide the others. Also returns errors of the file system."""
+    """Read every run by itself: a run's files never hide the others. Also returns errors of the file system."""
     views, broken, failed = [], [], list[Exception]()
     for run in renewing(counted("runs looked at", stored.runs)):
         try:
@@ -316,7 +316,7 @@ def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
-    """Query the nodes of the cluster only if one has a strike, or an attempt did not begin on it."""
+    """Query the nodes of the cluster only if a node has a strike, or an attempt did not begin on it."""
     strikes = {kind for kind in FailureClass if kind.policy.strike}
     rows = chain(stored.failed, *stored.attempts.values())
     struck = any(row.failure_class in strikes or row.evidence.get("rule") == SET_UP for row in rows)

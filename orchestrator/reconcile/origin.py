@@ -48,7 +48,7 @@ def that_matter(
 ) -> list[str]:
     """Return the names in an environment that an attempt is likely to depend on.
 
-    `read` has the names that the code reads, by its text; `explicit` those that the spec sets. Variables that the shell
+    `read` has the names that the code reads, by its text; `explicit` names that the spec sets. Variables that the shell
     lines of `setup` use matter, those they set do not.
     """
     wanted = {*read, *_MENTIONED.findall(setup)}

@@ -190,7 +190,7 @@ def _unrecorded(run_id: int, actions: Iterable[Action], reason: str) -> SetAside
 
 
 def _lasted_s(action: Finish) -> float:
-    """By one clock: those of nodes, Slurm and the store may be days apart."""
+    """By a single clock: the clocks of nodes, Slurm and the store may be days apart."""
     row, job, outcomes = action.attempt, action.ended.job, action.ended.outcomes
     if outcomes:
         return max(0.0, *(outcome.ended_s - outcome.started_s for outcome in outcomes))

@@ -1,4 +1,4 @@
-"""The next attempt of a run, by the failure class of its last one. Pure."""
+"""The next attempt of a run, by the failure class of its last attempt. Pure."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _submit(
 def _not_before_s(view: RunView, last: EndedAttempt, tries: int, budget: Budget, now_s: float) -> float:
     """Back off exponentially, with a jitter that is the same in every pass: runs that failed together restart apart.
 
-    If the clock was set back since the last attempt ended, it is one wait from now.
+    If the clock was set back since the last attempt ended, the wait begins now.
     """
     seed = hashlib.sha256(f"{view.run.campaign_id}/{view.run.name}/{last.row.generation}".encode()).digest()[0]
     jitter = 0.75 + 0.25 * seed / 255  # never above what the spec says

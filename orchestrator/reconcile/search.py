@@ -1,4 +1,4 @@
-"""Brings a search forward: measures ended trials, lets the best go on, asks for new ones, and confirms the best.
+"""Brings a search forward: measures ended trials, lets the best go on, asks for new trials, and confirms the best.
 
 The store holds all of it: trials are runs, their figures are events. A pass decides from these alone and writes in a
 single transaction, so a reconciler that dies at any moment leaves nothing half done. Trial numbers are in the names of
@@ -207,7 +207,7 @@ def _figures(search: SearchConfig, figures: Mapping[str, float | None]) -> tuple
 def decide_search(
     state: SearchState, template: TrialTemplate, step: SearchStep, *, used_up: bool, exhausted: bool
 ) -> None:
-    """Fill in what follows: trials that go on first, then new ones, at the end the confirmation."""
+    """Add the next trials: first those that go on, then new trials, at the end the confirmation."""
     search, runs = state.search, state.runs
     active = sum(run.active for run in runs)
     free = search.parallel - active - sum(run.row.state is RunState.HELD for run in runs)

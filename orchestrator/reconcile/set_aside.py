@@ -42,7 +42,7 @@ def unreadable(reason: str) -> Verdict:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether the file system fails, or a store is being restored, rather than one file is damaged."""
+    """Return whether the file system fails, or a store is being restored; False if a single file is damaged."""
     return isinstance(error, StoreIncomplete) or (isinstance(error, OSError) and not concerns_one_file(error))
 
 

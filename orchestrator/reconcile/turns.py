@@ -1,7 +1,7 @@
 """Many campaigns of one store, driven by any number of processes: a free process takes the longest waiting campaign.
 
 A process has a campaign's lease for a pass; after it the lease lasts until the next pass is due: Slurm is asked about a
-campaign once per interval, and nothing has to be shared out again when a process comes or dies. One that watches also
+campaign once per interval, and nothing has to be shared out again when a process comes or dies. A watching process also
 holds the lease `STANDING`, so that `submit` knows that somebody will take up its campaign.
 """
 
@@ -43,7 +43,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a pass on one of the campaigns; `seen` is an exception if there was none."""
+    """The result of a pass on a campaign; `seen` is the exception if the pass failed."""
 
     campaign: CampaignRow
     seen: Pass | Exception
@@ -59,7 +59,7 @@ def due_s(lease: Lease | None, now_s: float) -> float:
 
 
 def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
-    """Return the campaign that has waited longest of those due by then."""
+    """Return the campaign due by then that has waited longest."""
     return min((turn for turn in turns if turn.due_s <= by_s), key=lambda turn: turn.due_s, default=None)
 
 

@@ -178,7 +178,7 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
 
 
 def is_start(word: str) -> bool:
-    """Return whether a word is a Python script, or a program that starts one."""
+    """Return whether an argument is a Python script, or a program that starts Python."""
     program = PurePosixPath(word).name
     return word.endswith(".py") or program in _PROGRAMS or bool(_PYTHON.fullmatch(program))
 
@@ -218,7 +218,7 @@ def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a launcher in a command gives; raise Hint if they contradict those around it."""
+    """Return the fields that a launcher in a command sets; raise Hint if they contradict the spec."""
     line = launch_line([str(word) for word in words])
     if line is None:
         return {}

@@ -245,7 +245,7 @@ class Repeat:
         self._fields, self._texts = fields_of(self._config, repeat), Texts(self._config)
 
     def run(self, point: Point, stage: Stage, others: Mapping[str, Run], name: str = "") -> Run:
-        """Return the run of a point; without a name it has one of its values, unlike those of others."""
+        """Return the run of a point; without a name it is named by its values, uniquely."""
         if findings := list(self._texts.without_text(point)):
             raise InvalidSpec(findings)
         values = values_of(self._fields, point) if self._config.command is not None else {}

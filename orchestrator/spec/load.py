@@ -50,7 +50,7 @@ def runs_of_text(
 
     Args:
         path: The file that the text is in, or is to be in.
-        overrides: Values that replace those of the text, such as `train.steps=10` or `nodes=2`.
+        overrides: Values that replace the text's, for example `train.steps=10` or `nodes=2`.
         local_gpus: Counts the GPUs of this machine, for `executor: local`.
         check_options: See `expand`.
 
@@ -106,7 +106,7 @@ def _field(key: str) -> tuple[str, ...] | None:
 
 
 def _news(findings: Iterable[Finding], earlier: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about fields without an earlier one: a cause has one error."""
+    """Return the first finding about each field: a cause has a single error."""
     places = {place for finding in earlier for place in finding.places}
     inner = {finding.places[0][:length] for finding in earlier for length in range(1, len(finding.places[0]))}
     return [finding for finding in findings if not concerns(finding, places) and finding.places[0] not in inner]
@@ -285,7 +285,7 @@ _FORM: Final = re.compile(r"\$\$(?=[\w{(])|\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shel
 
 
 class _Filled(NamedTuple):
-    """A text with the values of its variables, those without one, and the first form for a shell."""
+    """A text with the values of its variables, the variables without a value, and the first form for a shell."""
 
     text: str
     unset: tuple[str, ...]

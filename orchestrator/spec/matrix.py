@@ -299,7 +299,7 @@ def fields_of(config: RunConfig, repeat: int) -> dict[str, object]:
 
 
 def values_of(fields: Mapping[str, object], point: Point) -> dict[str, object]:
-    """Return the values of all placeholders of a point but the run's name and those of an attempt."""
+    """Return the values of all placeholders of a point but the run's name and the attempt's placeholders."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
     wholes = {name: value for name, value in fields.items() if type(value) is int}
     values = {**fields, **own, **wholes}  # `1e3` is 1000, a repeat has its seed
@@ -328,7 +328,7 @@ class Texts:
         return unclosed(self._words)
 
     def filled(self, values: Mapping[str, object]) -> dict[str, Any]:
-        """Return the fields of a configuration with these values; raise InvalidSpec without one."""
+        """Return the fields of a configuration with these values; raise InvalidSpec if there is none."""
         config = self._config
         if config.command is None:
             return {}
@@ -369,7 +369,7 @@ class Texts:
 def run_name(
     labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, others: Container[str] = frozenset()
 ) -> str:
-    """Return the name of a run, such as `zero_stage-2_precision-bf16`, unlike those of others.
+    """Return the unique name of a run, for example `zero_stage-2_precision-bf16`.
 
     Of its labels, an empty name stands for a value alone; a digest settles a clash; `suffix` ends it, such as `-r1`.
     """

@@ -147,13 +147,13 @@ def _sampled(search: SearchConfig, trials: Sequence[Trial], number: int, again: 
 
 
 def best_first(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the measured trials, best first; with several objectives those first that the fewest others beat."""
+    """Return the measured trials, best first; with several objectives, the trials that the fewest others beat."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     return sorted(measured, key=lambda trial: (_beaten(search, trial, measured), _costs(search, trial)))
 
 
 def unbeaten(search: SearchConfig, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that no other equals in all objectives and beats in one."""
+    """Return the trials that no other equals in all objectives and beats in any."""
     return [trial for trial in trials if not _beaten(search, trial, trials)]
 
 

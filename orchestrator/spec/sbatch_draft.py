@@ -1,4 +1,4 @@
-"""The spec made from an sbatch script: its fields, those of the `#SBATCH` lines among them, and its text."""
+"""The spec made from an sbatch script: its fields, including those of the `#SBATCH` lines, and its text."""
 
 from __future__ import annotations
 

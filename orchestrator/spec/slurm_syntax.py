@@ -42,7 +42,7 @@ def part_of_gres(request: str, part: Fraction) -> str:
 
 
 def gpus_per_rank(executor: str, gpus_per_node: str | None, gres: str | None, ranks_per_node: int | None) -> float:
-    """GPUs that an attempt holds for each of its ranks, one if unknown; on this machine each rank counts."""
+    """GPUs that an attempt holds for each of its ranks, 1 if unknown; on this machine each rank counts."""
     if executor != "slurm" or gpus_per_node is None:
         return 1.0
     gpus = gpus_of_node(gpus_per_node, gres)

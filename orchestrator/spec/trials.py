@@ -56,7 +56,7 @@ class TrialTemplate:
 
     @property
     def rungs(self) -> tuple[int | None, ...]:
-        """The steps at which trials are compared; None for those of the spec."""
+        """The steps at which trials are compared; None for the spec's."""
         return self.search.halving.rungs if self.search.halving else (None,)
 
     def trial(self, number: int, params: Mapping[str, Any], steps: int | None = None) -> Run:
@@ -88,7 +88,7 @@ class TrialTemplate:
         return None
 
     def next_trial(self, trials: Sequence[Trial], number: int) -> Run | None:
-        """Return the trial of this number, given those before it; None if the space is exhausted."""
+        """Return the trial of this number, given the earlier trials; None if the space is exhausted."""
         made: list[Run] = []
 
         def accepts(params: dict[str, Scalar]) -> bool:

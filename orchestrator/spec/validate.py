@@ -61,7 +61,7 @@ _GROUPS: Final = ("sequence_parallel", "tensor_parallel")
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
-    """Return all errors in the configuration of a run whose fields are valid one by one."""
+    """Return all errors in the configuration of a run whose single fields are valid."""
     is_local = config.executor == "local"
     findings = [*_train(config), *_batch(config, world_size), *_slurm(config)]
     findings += _local(config, world_size, local_gpus) if is_local else _gpus(config)
@@ -241,7 +241,7 @@ def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
 
 
 def conflicts(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
-    """Find options that cannot work together; of a command, only those that this program uses."""
+    """Find options that cannot work together; of a command, only options that this program uses."""
     train = config.train
     if config.deepspeed:  # the part that is made from `train` alone is right
         yield from deepspeed_findings(config)

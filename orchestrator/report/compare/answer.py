@@ -71,7 +71,7 @@ class Answer:
 
     Attributes:
         lead: the objective that decides.
-        sentence: at most 20 words, the name of a condition counted as one.
+        sentence: at most 20 words, counting the name of a condition once.
         rows: all conditions, best first.
         chosen: None if none can be, or if the reader has to decide between `fastest` and `learner`.
         doubts: reasons that the order is not proven, with what would decide it; different code first.

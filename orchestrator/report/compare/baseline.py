@@ -158,7 +158,7 @@ def by_block(compared: Sequence[BaselineComparison]) -> tuple[list[tuple[float, 
 
 
 def pairing(compared: Sequence[BaselineComparison]) -> tuple[str, float | None]:
-    """Return what made the blocks of comparisons, and the median of their widths beside those without pairs."""
+    """Return what made the blocks of comparisons, and the median of their widths relative to those without pairs."""
     by = next((one.paired_by for one in compared if one.paired_by), "")
     widths = [one.paired_width for one in compared if one.paired_width]
     return by, statistics.median(widths) if widths else None
@@ -180,7 +180,7 @@ def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTe
 def compare_to_baseline(
     conditions: Sequence[Condition], baseline: Condition, margin: float | None = None, among: int | None = None
 ) -> list[BaselineComparison]:
-    """Return all conditions of a workload beside its baseline, which is one of them, in their order.
+    """Return all conditions of a workload, the baseline among them, beside the baseline, in their order.
 
     Args:
         margin: the spec's margin for equal losses, if set.

@@ -37,7 +37,7 @@ _EXACT: Final = 1e-18
 def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> tuple[str, dict[str, dict[Block, float]], float]:
     """Return ``job`` or ``round``, the speeds by condition and block, and the degrees of freedom to give up for drift.
 
-    Speeds are those at the same time of each block: without the drift within it. Nothing if blocks do not clearly
+    Speeds are taken at the same time of each block: without the drift within it. Nothing if blocks do not clearly
     differ, so that repeats are compared by themselves.
     """
     in_turn = _ran_in_turn(conditions)
@@ -65,7 +65,7 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> tuple[str,
 
 
 def _ran_in_turn(conditions: Iterable[Condition]) -> bool:
-    """Return whether all runs of a repeat start before any of the next, and one of them ends before.
+    """Return whether all runs of a repeat start, and at least one ends, before any of the next starts.
 
     Else repeats ran side by side.
     """

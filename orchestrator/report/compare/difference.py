@@ -98,7 +98,7 @@ class ComparedOperands:
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     """Read and compare the operands of `[NAME] A B`: campaigns, conditions, single runs.
 
-    Raises UserError if they are not two, or if one does not exist.
+    Raises UserError if they are not two, or do not exist.
     """
     if len(words) not in (2, 3):
         raise UserError("name two runs, conditions or campaigns", _USAGE)
@@ -157,7 +157,7 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the fields in which two configurations differ, with dots in the names of nested ones."""
+    """Yield the fields in which two configurations differ, with dots in the names of nested fields."""
     one, other = ({name: field_text(value) for name, value in flat_fields(side)} for side in (left, right))
     texts = ((name, one.get(name) or MISSING, other.get(name) or MISSING) for name in sorted({*one, *other}))
     yield from (row for row in texts if row[1] != row[2])

@@ -68,7 +68,7 @@ def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
 
 
 def change_text(run: MeasuredRun) -> str:
-    """Return the change that a retry made; "" without one."""
+    """Return the change that a retry made; "" without a change."""
     if run.micro_batch != run.first_micro_batch:
         return f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
     return run.changes

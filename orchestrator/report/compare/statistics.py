@@ -127,7 +127,7 @@ def contrast(
         among: comparisons whose intervals hold together (Bonferroni).
         spent: None if values are independent. Else values at the same place of each cell are of the same block, and
             share its luck: the interval is over blocks, with so many degrees of freedom less.
-        sides: of the interval, that are wrong at 5 % together; each of two one-sided tests has one.
+        sides: of the interval, that are wrong at 5 % together; each of two one-sided tests has a single side.
     """
     to_scale, back = (float, float) if additive else (math.log, math.exp)
     terms = [([to_scale(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]

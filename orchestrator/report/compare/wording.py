@@ -49,7 +49,7 @@ def difference_text(test: LossTest, unit: str, *, ends: bool = True, digits: int
 
 
 def decimals(estimate: Estimate | None, otherwise: int) -> int:
-    """Return the decimals that an interval leaves: two digits of its half width, or 4 if those are fewer."""
+    """Return the decimals that an interval leaves: two digits of its half width, at most 4."""
     low, high = (estimate and estimate.ends) or (0.0, 0.0)
     if high <= low:
         return otherwise

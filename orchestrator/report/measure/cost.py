@@ -28,7 +28,7 @@ class Cost:
 
     Attributes:
         lost: by failure class, the time of attempts that failed or were cancelled, without their steps that count.
-        training, warm_up: in steps that count, and in those before them, unless they were made again.
+        training, warm_up: in steps that count, and in steps before them, unless they were made again.
         around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         queued_s: from submission to start, of all attempts; plain seconds.
         untimed, search: of such attempts, all time if step times are unknown; the search for the micro-batch.
@@ -55,7 +55,7 @@ def cost_of(
     attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, until_s: float, searched_s: Mapping[int, float],
     devices_per_rank: float,
 ) -> Cost:  # fmt: skip
-    """Return the cost of a run's attempts, those that still run until now.
+    """Return the cost of a run's attempts; active attempts count until now.
 
     `lines` and `config_hash` are of its present configuration; `searched_s` has the search time by attempt id;
     `devices_per_rank` is the number of GPUs that an attempt holds for each rank.

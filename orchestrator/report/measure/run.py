@@ -80,7 +80,7 @@ class MeasuredRun(RunRow):
         span_s: start of its first attempt with the present configuration, and end of its newest; None if unknown.
         mixed: its steps are of attempts with different micro-batches or changes.
         alike: a retry changed all completed runs of its workload alike, so they compare.
-        shared_job: the job with several runs in which all its attempts ran; "" if there is no such job.
+        shared_job: the job with several runs in which all its attempts ran; "" without a shared job.
         neighbours: how many other runs ran on parts of its node at a time, on average.
     """
 
@@ -133,7 +133,7 @@ class MeasuredRun(RunRow):
 
     @property
     def changed(self) -> bool:
-        """Whether a retry changed its configuration, and not those of the others alike."""
+        """Whether a retry changed its configuration, and not the others' alike."""
         return not self.alike and (bool(self.changes) or self.micro_batch != self.first_micro_batch)
 
     @property
@@ -238,7 +238,7 @@ def measured_run(
 def _of_attempts(run: RunRow, mine: Sequence[AttemptRow], events: Events) -> dict[str, Any]:
     """Return the facts of the attempts with the present configuration; the batch is configured, if there are none.
 
-    The first micro-batch is the configured one: retries of other runs may have made it smaller before this one began.
+    The first micro-batch is as configured: retries of other runs may have made it smaller before this run began.
     """
     newest, config = mine[-1] if mine else None, run.config
     first = (config.get("train") or {}).get("micro_batch")

@@ -33,7 +33,7 @@ class Timing:
         step_s, p99_s, mean_s, std_s: median time of an optimizer step, 99th percentile, mean and standard deviation.
         tokens_per_s: all tokens of the window by all its time, over all ranks; None if unknown.
         mfu: mean over the window's time, from 0 to 1; None if unknown.
-        steps, window_s: steps that count, and their time; those of the warm-up do not.
+        steps, window_s: steps that count, and their time; the warm-up does not.
         by_clock: the script does not report step times: they are times between lines.
         clock_error: relative error of a step's time in this case; 0 if lines have the time at which they were written.
     """

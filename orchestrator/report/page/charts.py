@@ -179,7 +179,7 @@ def chart_of(
 
 
 def _cleaned(value: Any) -> Any:
-    """The same without control characters in its texts: vl_convert aborts the process at one."""
+    """The same without control characters in its texts: vl_convert aborts the process at them."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):

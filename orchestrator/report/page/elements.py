@@ -108,7 +108,7 @@ class Chart:
 class Section:
     """A question with its answer: a sentence, small multiples of a chart, tables, and code as it is.
 
-    A `folded` section has details for those who look for them.
+    A `folded` section has details that few readers need.
     """
 
     title: str

@@ -66,7 +66,7 @@ def _table(state: SearchState, ranked: Sequence[Trial]) -> tuple[Table, ...]:
 
 
 def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
-    """Yield the values of the trials in their order, and the best so far; of several objectives one against another."""
+    """Yield the values of the trials in their order, and the best so far; or two objectives against each other."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     if len(measured) < 2:
         return
