@@ -143,7 +143,7 @@ _TRAINING_WORDS: Final = frozenset({"train", "training"})
 _OTHER_WORK: Final = _form(
     r"\b(?:sanity|finding|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
-"""A count of these is no count of steps."""
+"""Counts of these are not counts of steps."""
 OF_OTHER_RANK: Final = _form(
     r"(?:^|[^\w\s-])\s*(?:default|(?:(?:global|local)[_ ]?)?rank)[\s:=#_]*[1-9]\d*\b(?!\s*/)"
     r"|^\[\d+,[1-9]\d*\]<std|(?:^|[\[(<])(?:gpu|cuda|worker|proc(?:ess)?)[\s:=#_-]*[1-9]\d*(?:[\])>:]|\s*\|)"

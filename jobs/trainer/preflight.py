@@ -107,7 +107,7 @@ def _ignored(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]
             hint = f'did you mean "{near[0]}"?' if near else ""
             hint = f"move it to deepspeed.zero_optimization.{key}" if misplaced else hint
             message = f"is not read by DeepSpeed {deepspeed.__version__}: it would ignore the key"
-            message = "is no parameter of an optimizer or schedule of DeepSpeed or PyTorch" if place[1:] else message
+            message = "is not a parameter of an optimizer or schedule of DeepSpeed or PyTorch" if place[1:] else message
             findings.append(_finding([(*place, key)], message, hint, ignored=True))
     return findings
 

@@ -96,7 +96,7 @@ def _from_sbatch(script: Path, path: Path) -> None:
     draft = spec_of(text, script.stem, os.environ)
     if not any(options_of(text)) and (draft.line is None or script.suffix == ".py"):
         hint = "name the file that you pass to sbatch; for a training script, write a spec: `campaign init`"
-        raise UserError(f"{script} is no batch script: it has no #SBATCH line", hint)
+        raise UserError(f"{script} is not a batch script: it has no #SBATCH line", hint)
     write_new({path: yaml_of(draft, script.name)})
     counts = f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}"
     read = f"not understood: {len(draft.unclear)}); read its comments, then `{typed('validate', str(path))}`"

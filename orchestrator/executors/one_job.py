@@ -30,7 +30,7 @@ class OneJob:
 def find_job(job_id: str) -> OneJob:
     """Ask scontrol, which forgets a job minutes after its end, then sacct; raise UserError or Unreachable."""
     if not JOB_ID.fullmatch(job_id):
-        raise UserError(f"{job_id} is no job id", "give the number that sbatch printed, with an array's task: 12_3")
+        raise UserError(f"{job_id} is not a job id", "give the number that sbatch printed, with an array's task: 12_3")
     trouble = recent = recorded = None
     try:
         recent = _by_scontrol(job_id)

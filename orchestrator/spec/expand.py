@@ -149,7 +149,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
             findings += [finding for finding in new if not concerns(finding, reported)]
     if not findings and not any(spec.baseline.items() <= run.params.items() for run in runs.values()):
         hint = "name axes of the matrix, each with one of its values"
-        findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
+        findings.append(Finding((("baseline",),), "is not a point of the matrix", hint))
     findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
     with_options = [
         (c, origins) for c, origins, _ in configs.values() if c.deepspeed or isinstance(c.train.model, dict)

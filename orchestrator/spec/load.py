@@ -341,7 +341,7 @@ _GIVEN: Final = re.compile(
 _REFERENCE: Final = re.compile(
     r"[\"']?(?:\$|\{|<|\[|~?/|\.{1,2}/|-{1,2}[a-z]|(?:true|false|none|null|\d+)$)", re.IGNORECASE
 )
-"""A value that is no secret: a variable, a placeholder, a path, an option, a switch, a number."""
+"""A value that is not secret: a variable, a placeholder, a path, an option, a switch, a number."""
 
 HINT: Final = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
 

@@ -345,7 +345,7 @@ class Texts:
             fits = isinstance(setting.value, Scalar) or (setting.value is None and name not in self._needed)
             if name in self.used and not fits and point.params.get(name, digest) == digest:
                 hint = "write a single value, quoted if it is text"
-                yield Finding((setting.place,), f"is no text for {{{name}}} in `command` or `env`", hint)
+                yield Finding((setting.place,), f"is not text for {{{name}}} in `command` or `env`", hint)
 
     def _unknown(self, values: Mapping[str, object]) -> Iterator[Finding]:
         for name, place in self._places:

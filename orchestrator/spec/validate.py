@@ -185,7 +185,7 @@ def _lanes(config: RunConfig) -> Iterator[Finding]:
     if own > on_node or on_node % own:
         sizes = ", ".join(map(str, batch_size.divisors(on_node))) if on_node else ""
         hint = f"use {sizes}" if on_node else "set slurm.gpus_per_node to the GPUs of a node"
-        message = f"{own} is no equal part of {on_node} GPUs per node"
+        message = f"{own} is not an equal part of {on_node} GPUs per node"
         yield Finding.at("slurm.gpus_per_run slurm.gpus_per_node", message, hint)
     if config.container and config.container.runtime == "pyxis":
         message = "cannot share a node's GPUs with pyxis, whose containers see all GPUs of the job"
@@ -201,7 +201,7 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
         name, folder, shape = train.model, Path(train.model), find_shape(train.model)
         if folder.is_absolute() and folder.exists() and not (folder / "config.json").is_file():
             hint = "name the folder that save_pretrained() of the model writes"
-            yield Finding.at("train.model", f"is no folder with a config.json: {name}", hint)
+            yield Finding.at("train.model", f"is not a folder with a config.json: {name}", hint)
         if shape is not None and train.seq_len > (positions := positions_of(shape)):
             message = f"seq_len {train.seq_len} is more than the {positions} positions of {name}"
             yield Finding.at("train.seq_len train.model", message, f"use at most {positions}")

@@ -227,7 +227,7 @@ def limits_of(text: str) -> list[Limit]:
             slower, percent, loss, nats = _LIMIT.fullmatch(part).groups()  # type: ignore[union-attr]
             limit = Limit(slower or loss, float(percent) / 100 if percent else float(nats), part.strip())
         except (AttributeError, ValueError) as error:
-            raise UserError(f'--fail-if: "{part}" is no limit', "such as `slower=3%,loss=0.01`") from error
+            raise UserError(f'--fail-if: "{part}" is not a limit', "such as `slower=3%,loss=0.01`") from error
         if limits.setdefault(limit.measure, limit) is not limit:
             raise UserError(f"--fail-if has two limits for {limit.measure}")
     return list(limits.values())

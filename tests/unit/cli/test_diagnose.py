@@ -219,7 +219,7 @@ def test_what_cannot_be_read_is_said_in_words(tmp_path: Path, capsys: Output) ->
         ([packed], f"{packed} is compressed"),
         ([empty], f"no logs in {empty}"),
         ([], "nothing to diagnose"),
-        (["--job", "abc"], "abc is no job id"),
+        (["--job", "abc"], "abc is not a job id"),
     ]
     for words, said in cases:
         assert main(["diagnose", *map(str, words)]) == 2

@@ -113,9 +113,12 @@ def test_losses_have_a_limit_of_their_own(planted_url: PlantStore, capsys: pytes
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, f'"{text}" is no limit') for text in ("slower", "slower=-1%", "loss=nan", "slower=0.03", "loss=1%")),
-        ("speed=3%", '"speed=3%" is no limit'),
-        ("slower=3%,", '"" is no limit'),
+        *(
+            (text, f'"{text}" is not a limit')
+            for text in ("slower", "slower=-1%", "loss=nan", "slower=0.03", "loss=1%")
+        ),
+        ("speed=3%", '"speed=3%" is not a limit'),
+        ("slower=3%,", '"" is not a limit'),
         ("slower=3%,slower=4%", "two limits for slower"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_file_that_is_no_batch_script(capsys: pytest.CaptureFixture[str]) -> N
     Path("notes.txt").write_text("hello\n")
     for name in ("train.py", "notes.txt"):
         assert main(["init", "--from-sbatch", name]) == 2
-        assert f"{name} is no batch script" in capsys.readouterr().err
+        assert f"{name} is not a batch script" in capsys.readouterr().err
     assert not Path("campaign.yaml").exists()
 
 

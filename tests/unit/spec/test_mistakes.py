@@ -100,13 +100,13 @@ def test_overrides_without_effect(tmp_path: Path, override: str, message: str, h
         (
             "slurm: {gpus_per_run: 3}\nranks_per_node: 1",
             "slurm.gpus_per_run",
-            "3 is no equal part of 8 GPUs per node",
+            "3 is not an equal part of 8 GPUs per node",
             "use 1, 2, 4, 8",
         ),
         (
             "slurm: {gpus_per_node: 0, gpus_per_run: 1}",
             "slurm.gpus_per_run",
-            "1 is no equal part of 0 GPUs per node",
+            "1 is not an equal part of 0 GPUs per node",
             "set slurm.gpus_per_node to",
         ),
         (

@@ -142,7 +142,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "is the same experiment as run lr-0.0001"),
         ("matrix: {setup: [[a]]}", 7, "matrix.setup", "slurm.setup or local.setup"),
         ("matrix: {name: [a]}", 7, "matrix.name", "cannot vary"),
-        ("matrix: {lr: [1e-4, 2e-4]}\nbaseline: {lrr: 1e-4}", 8, "baseline", "is no point of the matrix"),
+        ("matrix: {lr: [1e-4, 2e-4]}\nbaseline: {lrr: 1e-4}", 8, "baseline", "is not a point of the matrix"),
         ("matrix: {exclude: [{lr: 1}]}", 7, "matrix.exclude", "nothing to exclude from"),
         ("matrix: {lr: [1e-4], exclude: [{lr: 1e-4}]}", 7, "matrix.exclude", "leaves no run"),
         ("matrix: {train.lr: [1e-3], lr: [1e-4, 1e-5]}", 7, "matrix.lr", "sets train.lr, as the axis train.lr does"),

@@ -76,7 +76,7 @@ def test_a_disk_of_the_nodes_is_named_by_its_whole_path(tmp_path: Path, disk: st
 def test_a_value_without_text_fills_in_nothing(tmp_path: Path, value: str, use: str) -> None:
     (problem,) = problems(tmp_path, f"{OWN}{use}\nmatrix: {{size: [3, {value}]}}\n")
     assert problem.field == "matrix.size[1]"
-    assert problem.message == "is no text for {size} in `command` or `env`"
+    assert problem.message == "is not text for {size} in `command` or `env`"
 
 
 @pytest.mark.parametrize("value", ["null", "[1, 2]"])
