@@ -276,7 +276,7 @@ def test_files_need_no_server(
     assert main(["serve", "--store", served.url, "--export", str(tmp_path / "mine")]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert main(["serve", "--store", served.url, "--export", str(tmp_path / "mine" / "thesis.txt")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_several_campaigns_have_a_list(opened: Browser, served: Served, tmp_path: Path) -> None:

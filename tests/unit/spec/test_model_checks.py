@@ -23,6 +23,6 @@ def test_a_missing_tokenizer_or_configuration(tmp_path: Path) -> None:
     assert finding.places[0] == ("train", "tokenizer")
     folder = tmp_path / "model"
     folder.mkdir()
-    assert "no folder with a config.json" in findings(str(folder))[0].message
+    assert "not a folder with a config.json" in findings(str(folder))[0].message
     (folder / "config.json").write_text("{}")
     assert findings(str(folder), None) == []
