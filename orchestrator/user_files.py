@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
+
+from dscampaign.files.private_files import open_regular
 
 from .errors import UserError
+
+_OPEN_FILES: Final = re.compile(r"/dev/stdin|/(?:dev|proc/self)/fd/\d+")
 
 
 def expanded(text: str) -> Path:
@@ -21,6 +26,17 @@ def expanded(text: str) -> Path:
 def cache_folder() -> Path:
     """Return the folder for results that can be made again; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "dscampaign"
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file that a user names: a regular file, or an open one, as `/dev/stdin` and `<(...)`.
+
+    Raises OSError for a folder, a device, or a pipe with a name, for whose writer it would wait.
+    """
+    if _OPEN_FILES.fullmatch(str(path)):
+        return path.read_bytes()
+    with open_regular(path) as file:
+        return file.readall()
 
 
 @contextmanager

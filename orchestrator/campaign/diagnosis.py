@@ -104,18 +104,22 @@ def files_of(job: OneJob) -> list[Path]:
     return logs
 
 
-def gather(paths: Sequence[Path]) -> tuple[list[Stream], list[SeenFile]]:
-    """Read logs, and folders of logs. Raises UserError if a path cannot be read, or holds no logs."""
-    streams, files, logs = list[Stream](), list[SeenFile](), list[Path]()
+def gather(paths: Sequence[Path]) -> tuple[list[Stream], list[SeenFile], list[str]]:
+    """Read logs, and the regular files of folders of logs. Raises UserError if a path is unreadable or has no logs."""
+    streams, files, logs, skipped = list[Stream](), list[SeenFile](), list[Path](), list[str]()
     for path in paths:
         inside = (Path(top, name) for top, _, names in os.walk(path) for name in names if _LOG_NAME.search(name))
-        logs += sorted(inside) if path.is_dir() else [path]
+        for log in sorted(inside) if path.is_dir() else [path]:
+            if path.is_dir() and not log.is_file():
+                skipped.append(str(log))
+            else:
+                logs.append(log)
     if paths and not logs:
         raise UserError(f"no logs in {paths[0]}", "name the files: `campaign diagnose FILE...`")
     most = min(FILE_BYTES, ALL_BYTES // max(1, len(logs)))
     for log in logs:
         streams += _streams(log, _pieces(log, most, files))
-    return streams, files
+    return streams, files, skipped
 
 
 def _pieces(log: Path, most: int, files: list[SeenFile]) -> Iterator[tuple[int, str]]:
@@ -172,14 +176,9 @@ _BY_SLURM: Final = {
     "PREEMPTED": re.compile(r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT .* DUE TO JOB REQUEUE"),
 }
 """slurmstepd's reports that the classifier takes from Slurm alone; other ends have rules."""
-_DEATHS: Final = {
-    "Segmentation fault": signal.SIGSEGV,
-    "Bus error": signal.SIGBUS,
-    "Aborted": signal.SIGABRT,
-    "Killed": signal.SIGKILL,
-    "Illegal instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE,
-}
+_DEADLY: Final = signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGKILL, signal.SIGILL, signal.SIGFPE
+_DEATHS: Final = {str(signal.strsignal(number)): number for number in _DEADLY}
+"""Signals by the text that shells and srun print, such as `Segmentation fault`."""
 _DIED: Final = f"(?P<death>{'|'.join(_DEATHS)})"
 _BY_TORCHRUN: Final = (
     r"Root Cause \(first observed failure\):.{0,300}?host +: (?P<host>\S+).{0,100}?rank +: (?P<rank>\d+) "
@@ -224,6 +223,7 @@ class Explained:
     node: str | None = None
     job: OneJob | None = None
     files: Sequence[SeenFile] = ()
+    skipped: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class _Death:
 
 def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     """Judge the evidence of files and Slurm. Raises UserError as `gather`."""
-    streams, files = gather(paths)
+    streams, files, skipped = gather(paths)
     death, view = _first_death(streams), job.view if job and job.view.terminal else None
     by_log = None if view else _slurms_report(streams)
     job_view = by_log[0] if by_log else view
@@ -251,7 +251,7 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
         proof = Proof("slurm", None, f"{view.state} {view.exit_code}")
         explained = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
     alone = view.nodes if view and re.fullmatch(r"[\w.-]+", view.nodes) else None
-    return replace(explained, job=job, files=files, node=explained.node or alone)
+    return replace(explained, job=job, files=files, skipped=skipped, node=explained.node or alone)
 
 
 def _root_cause(ended: Ended) -> Verdict:

@@ -19,7 +19,7 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError, needs_the_extra
 from dscampaign.orchestrator.failures.groups import alike
-from dscampaign.orchestrator.formatting import clean, count, source, words
+from dscampaign.orchestrator.formatting import clean, count, some, source, words
 from dscampaign.orchestrator.pages.text import Cell, Page, Style, table
 
 from . import console
@@ -297,9 +297,8 @@ def _document(explained: Explained) -> dict[str, Any]:
 
 
 def _next(explained: Explained) -> str:
-    if explained.kind is None:
-        return "Add evidence: `--job ID`, the logs of the other ranks, standard error."
-    return explained.kind.policy.by_hand
+    more = "Add evidence: `--job ID`, the logs of the other ranks, standard error."
+    return explained.kind.policy.by_hand if explained.kind else more
 
 
 def _lines(explained: Explained, page: Page) -> Iterator[str]:
@@ -313,12 +312,13 @@ def _lines(explained: Explained, page: Page) -> Iterator[str]:
     origin = [f"rank {explained.rank}"] if explained.rank is not None else []
     if origin := origin + ([f"node {clean(explained.node)}"] if explained.node else []):
         yield f"from:  {', '.join(origin)}"
-    if explained.job:
-        view = explained.job.view
+    if view := explained.job and explained.job.view:
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
     yield f"next:  {_next(explained)}"
     if partly := sum(file.read_bytes < file.size_bytes for file in explained.files):
         yield page.paint(f"Read only the beginning and the end of {count(partly, 'file')}.", Style.DIM)
+    if explained.skipped:
+        yield page.paint(f"Skipped, not regular files: {clean(some(explained.skipped, 3))}.", Style.DIM)
 
 
 _STYLES: Final = {Severity.OK: Style.GREEN, Severity.WARNING: Style.YELLOW, Severity.PROBLEM: Style.RED}

@@ -18,7 +18,7 @@ from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.pages.text import table
-from dscampaign.orchestrator.user_files import check_folder_of, whole_file
+from dscampaign.orchestrator.user_files import check_folder_of, content_of, whole_file
 
 from .console import echo, echo_err, echo_json, echo_page, json_option, page_for, progress_shown, store_options, verb
 
@@ -92,7 +92,7 @@ def _from_sbatch(script: Path, path: Path) -> None:
     from dscampaign.orchestrator.spec.templates import write_new
 
     check_folder_of(path)
-    text = script.read_text(encoding="utf-8", errors="replace")
+    text = content_of(script).decode(errors="replace").replace("\r\n", "\n")
     draft = spec_of(text, script.stem, os.environ)
     if not any(options_of(text)) and (draft.line is None or script.suffix == ".py"):
         hint = "name the file that you pass to sbatch; for a training script, write a spec: `campaign init`"

@@ -6,7 +6,6 @@ Only true and false are truth values; times, dates and numbers with a leading ze
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -21,6 +20,7 @@ from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import VersionedResolver
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, dotted
+from dscampaign.orchestrator.user_files import content_of
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -88,7 +88,7 @@ class YamlDocument:
 def read_text(path: Path) -> str:
     """Return the text of a spec; raise UserError if it cannot be read, SpecError if it is not UTF-8."""
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: {reason}", "`campaign init` writes a spec to start from") from error
@@ -174,7 +174,7 @@ def written(value: Any, *, flow: bool = False) -> str:
     """Return a value as YAML that `load` reads as the same; `flow`: on one line."""
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Representer = _Resolver, _Representer
-    yaml.default_flow_style, yaml.width, yaml.allow_unicode = flow, sys.maxsize, True
+    yaml.default_flow_style, yaml.width, yaml.allow_unicode = flow, _MAX_WHOLE, True
     yaml.sort_base_mapping_type_on_output = False
     text = StringIO()
     yaml.dump(value, text)

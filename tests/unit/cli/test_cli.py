@@ -87,6 +87,26 @@ def test_an_error_says_what_is_wrong_and_what_to_do(
     assert f"hint: {hint}" in err
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_is_read_if_it_is_open_and_refused_by_name(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    for words in (["validate"], ["init", "--from-sbatch"]):
+        assert main([*words, "pipe"]) != 0
+        assert capsys.readouterr().err.startswith("error: pipe: Not a regular file\n")
+    assert main(["init", "own.yaml"]) == 0
+    spec, script = Path("own.yaml").read_text(), "#SBATCH -N1\nsrun python t.py\n"
+    for words, text in ((["validate"], spec), (["init", "--from-sbatch"], script)):
+        reads, writes = os.pipe()
+        os.write(writes, text.encode())
+        os.close(writes)
+        assert main([*words, f"/dev/fd/{reads}"]) == 0
+        os.close(reads)
+        capsys.readouterr()
+
+
 def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
     spec.write_text(SPEC.replace("partition", "partitoin").replace("\n  zero_stage:", "\n  zero_stagee:"))
     assert main(["validate", str(spec), "--json"]) == 2

@@ -226,6 +226,16 @@ def test_what_cannot_be_read_is_said_in_words(tmp_path: Path, capsys: Output) ->
         assert f"error: {said}\n" in capsys.readouterr().err
 
 
+def test_a_pipe_among_the_logs_of_a_folder_is_skipped_with_a_remark(tmp_path: Path, capsys: Output) -> None:
+    os.mkfifo(tmp_path / "a.log")
+    (tmp_path / "b.log").write_text("KeyError: 'a'\n")
+    (tmp_path / "gone.log").symlink_to("nowhere")
+    assert main(["diagnose", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "KeyError" in out
+    assert f"Skipped, not regular files: {tmp_path / 'a.log'}, {tmp_path / 'gone.log'}." in out
+
+
 def test_the_folder_of_an_attempt(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "launcher-0.log").write_text("x\n")

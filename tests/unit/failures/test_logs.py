@@ -18,49 +18,6 @@ from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
 
-OF_ALL_RANKS = """\
-[rank3]: Traceback (most recent call last):
-[rank0]: Traceback (most recent call last):
-[rank3]:   File "/u/t.py", line 3, in f
-[rank0]:   File "/u/t.py", line 9, in main
-[rank3]:     x = batch["labels"]
-step=0 loss=11.0
-[rank3]: KeyError: 'labels'
-[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited
-[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-""".splitlines()
-
-
-def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
-    """The hook of torch marks lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
-    verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
-    assert (meaning(verdict), verdict.reason) == ("deterministic", "KeyError: 'labels'")
-
-
-WATCHDOG = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("[rank6]: KeyError: 'attention_msk'", "deterministic"),
-        ("[rank6]: OSError: [Errno 122] Disk quota exceeded", "storage"),
-        ("[rank6]: KeyboardInterrupt", "hang"),
-    ],
-)
-def test_the_abort_of_a_rank_that_waited_is_not_the_cause(said: str, expected: str) -> None:
-    assert meaning(judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG)))) == expected
-
-
-def test_a_signal_that_nobody_explains_is_what_ended_it() -> None:
-    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines("[rank6]: KeyError: 'a'"))).kind == "crash"
-
-
-def test_a_rank_s_own_word_beats_any_log() -> None:
-    lines = log_lines("ModuleNotFoundError: No module named 'optional'")
-    assert judge(raised("builtins.RuntimeError", "boom", lines=lines)).kind == "crash"
-
 
 def test_the_agents_log_explains_a_job_that_never_began() -> None:
     texts = "Traceback (most recent call last):", "ValueError: x.json: written by another version"
