@@ -67,10 +67,9 @@ def write_json(stream: IO[str], campaign: str, kind: str, columns: Sequence[str]
     head = {"schema_version": SCHEMA_VERSION, "campaign": campaign, "what": kind}
     stream.write(f'{json.dumps(head)[:-1]}, "rows": [')
     number = 0
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         line = json.dumps(dict(zip(columns, map(finite, row), strict=True)), allow_nan=False)
-        stream.write(f"{',' if number else ''}\n{line}")
-        number += 1
+        stream.write(f"{',' if number > 1 else ''}\n{line}")
     stream.write("\n]}\n")
     return number
 

@@ -206,10 +206,16 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | No
     if lacking := {one.title: len(one.runs) for one in few if len(one.runs) < LEAST_REPEATS}:
         least = min(lacking.values())
         return Reason(Why.FEW_RUNS, tuple(lacking), least, unit=" run" if least == 1 else " runs")
-    if waiting := [one.title for one in few if is_unfinished(one)]:
+    return uncounted(few)
+
+
+def uncounted(conditions: Iterable[Condition]) -> Reason | None:
+    """Return the reason that repeats of conditions do not count; None if all do."""
+    lacking = [one for one in conditions if len(one.counted) < len(one.runs)]
+    if waiting := [one.title for one in lacking if is_unfinished(one)]:
         return Reason(Why.PROVISIONAL, tuple(waiting))
-    detail = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
-    return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=detail)
+    details = [f"{len(one.counted)} of {count(len(one.runs), 'repeat')}" for one in lacking[:1]]
+    return Reason(Why.FEW_COUNT, tuple(one.title for one in lacking), detail=details[0]) if details else None
 
 
 def conditions_of(runs: Sequence[MeasuredRun], *, whole: bool = False) -> list[Condition]:
@@ -225,7 +231,12 @@ def conditions_of(runs: Sequence[MeasuredRun], *, whole: bool = False) -> list[C
 
 def _titles(groups: Mapping[str, Sequence[MeasuredRun]], *, whole: bool) -> dict[str, str]:
     """Return the title of each condition: versions that differ stand in place of the paths of environments."""
-    software = {name: _software(runs) for name, runs in groups.items()}
+    reported = {name: _software(runs) for name, runs in groups.items()}
+    places = {name: key_of({**runs[0].config, "train": None}) for name, runs in groups.items()}
+    known: dict[str, dict[str, str]] = {}
+    for name, own in reported.items():  # a run that ends before it reports versions has those of its environment
+        known.setdefault(places[name], {}).update(own)
+    software = {name: {**known[places[name]], **own} for name, own in reported.items()}
     differing = [name for name in LIBRARIES if len({own[name] for own in software.values() if name in own}) > 1]
     params = {
         name: {**runs[0].params, **{each: software[name][each] for each in differing if each in software[name]}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,16 +22,16 @@ from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline, pairing_text
-from .conditions import ALIKE, Condition, circumstances, conditions_of, few_repeats, find_condition, key_of
+from .conditions import ALIKE, Condition, circumstances, conditions_of, few_repeats, find_condition, key_of, uncounted
 from .ranking import infeasible
-from .statistics import Estimate, Standing
+from .statistics import Estimate
 from .wording import change, difference_text, field_text, intervals, loss_verdict
 from .workloads import changed_alike
 
 MISSING: Final = "–"
 
 _USAGE: Final = "`campaign compare [NAME] A B`"
-_LIMIT: Final = re.compile(r"\s*(?:(slower)\s*=\s*([\d.]+)%|(loss)\s*=\s*([\d.]+(?:e-?\d+)?))\s*")
+_LIMIT: Final = re.compile(r"\s*(?:(slower)\s*=\s*([\d.]{1,9})%|(loss)\s*=\s*([\d.]{1,9}(?:e-?\d\d?)?))\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
         return home, _named(store, word, conditions(home), home)
 
     (home, left), (other, right) = map(operand, words[-2:])
+    if {run.id for run in left.runs} & {run.id for run in right.runs}:
+        raise UserError(f"{' and '.join(words[-2:])} have runs in common", _USAGE)
     one = compare(left, right, margin=campaigns[home].provenance.get("loss_margin"))
     return ComparedOperands((one,), campaigns=tuple(campaigns[name] for name in dict.fromkeys((home, other))))
 
@@ -148,9 +151,9 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
         margin: the spec's margin for equal losses, if set.
         among: comparisons made together.
     """
-    if len(left.runs) == len(right.runs) == 1 and left is not right:
+    if len(left.runs) == len(right.runs) == 1:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
-    left, right = (left, right) if left is right else changed_alike([left, right])
+    left, right = changed_alike([left, right])
     _, result = compare_to_baseline([left, right], left, margin, among)
     versions = differences(left.software, right.software)
     return Comparison(left, right, (*differences(left.runs[0].config, right.runs[0].config), *versions), result)
@@ -172,7 +175,7 @@ def figures(one: Comparison) -> list[tuple[str, str, str]]:
 def verdict(one: Comparison) -> list[str]:
     """Return the results of the comparison, in sentences."""
     result, (left, right) = one.result, one.titles
-    sides = [one.left, one.right] if one.left is not one.right else [one.left]
+    sides = [one.left, one.right]
     shown = [
         f"{side.name} is not compared: {reason.label}."
         for side in sides
@@ -234,23 +237,26 @@ def limits_of(text: str) -> list[Limit]:
 
 
 def _outcome(one: Comparison, limit: Limit) -> tuple[LimitOutcome, str]:
-    test, unit = one.result.loss, one.result.loss_unit
-    doubts = list(circumstances(one.left, [one.right])) if limit.measure == "slower" else []
+    test, unit, sides = one.result.loss, one.result.loss_unit, (one.left, one.right)
+    doubt = None
     if limit.measure == "slower":
-        estimate, most = one.step_time, 1 + limit.most
+        estimate, most, doubt = one.step_time, 1 + limit.most, next(circumstances(one.left, [one.right]), None)
         evidence = f"{one.time_name} {change(estimate)}" if estimate else "no step was timed"
     else:
         estimate, most = test.difference, limit.most
         evidence = f"{one.result.loss_is} loss {difference_text(test, unit)}{unit}" if estimate else test.reason
-        if test.verdict is Standing.WORSE and not estimate:
+        left = dict(one.result.baseline.losses) if one.result.baseline else {}
+        if any(not math.isfinite(loss) and math.isfinite(left.get(seed, 0.0)) for seed, loss in one.result.losses):
             return LimitOutcome.FAILED, test.reason
-    few = few_repeats((one.left, one.right), losses=limit.measure == "loss")
-    if doubts or few or not estimate or not estimate.ends:
-        return LimitOutcome.UNDECIDED, next((doubt.text for doubt in (*doubts, few) if doubt), evidence)
+    doubt = doubt or few_repeats(sides, losses=limit.measure == "loss")
+    if doubt or not estimate or not estimate.ends:
+        return LimitOutcome.UNDECIDED, doubt.text if doubt else evidence
     low, high = estimate.ends
-    if low > most or high <= most:
-        return LimitOutcome.FAILED if low > most else LimitOutcome.PASSED, evidence
-    return LimitOutcome.UNDECIDED, f"{evidence}; add repeats"
+    if low > most:
+        return LimitOutcome.FAILED, evidence
+    if missing := uncounted(sides):  # a repeat that failed shows neither its time nor its loss
+        return LimitOutcome.UNDECIDED, f"{evidence}; {missing.text}"
+    return (LimitOutcome.PASSED, evidence) if high <= most else (LimitOutcome.UNDECIDED, f"{evidence}; add repeats")
 
 
 def _figures(condition: Condition) -> list[tuple[str, str]]:

@@ -45,8 +45,7 @@ def infeasible(condition: Condition) -> Reason | None:
     """Return the reason that a condition cannot be relied on to run; None if it can."""
     if is_unfinished(condition):
         return Reason(Why.UNFINISHED)
-    failed = [run for run in condition.runs if not run.completed]
-    if failed:
+    if failed := [run for run in condition.runs if not run.completed]:
         kinds = tuple(dict.fromkeys(run.failures[-1].kind for run in failed if run.failures))
         cause = f": {failed[0].reason}" if failed[0].reason else ""
         end = _ends(failed, len(condition.runs))
@@ -144,9 +143,8 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
     standing = compare_speeds(one, other)
-    if standing != Standing.NOT_PROVEN:
-        return standing == Standing.FASTER
-    return pace(one) * (1.0 - TIE) >= pace(other)
+    unclear = standing is Standing.NOT_PROVEN
+    return pace(one) * (1.0 - TIE) >= pace(other) if unclear else standing is Standing.FASTER
 
 
 def faster_out(

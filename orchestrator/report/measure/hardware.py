@@ -88,7 +88,6 @@ def memory_of(
 
     `reported` and `speed` are the trainer's reports of the GPU's memory, and of the steps after the warm-up.
     """
-    device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
     nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
     host = [number(node.get("memory_peak_bytes")) for node in nodes if node.get("memory_peak_of")]
     steps = [np.asarray(series.figures[name]) for name in ("mem_allocated_gb", "mem_reserved_gb")]
@@ -99,7 +98,7 @@ def memory_of(
         allocated=allocated if timed[0] is None else timed[0],
         reserved=reserved if timed[1] is None else timed[1],
         peak_reserved=highest([reserved, timed[1]]),
-        device=highest(device),
+        device=highest(gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus),
         usable=number(reported.get("usable_gb")),
         host=None if (most := highest(host)) is None else most / 1e9,
         end=number(speed.get("mem_end_gb")),
@@ -110,17 +109,14 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     """Return the telemetry of a run's sampled attempts; `rows` are all attempts of its present configuration."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
+    fully_timed = [attempt.timed for attempt in attempts if len(attempt.timed) == len(attempt.gpus)]
     errors = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in attempts}
     ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
     are_covered = all(nodes.get(row.id, 0) >= row.nodes for row in ran)
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
-        samples=sum(
-            min((gpu.samples for gpu in attempt.timed), default=0)
-            for attempt in attempts
-            if len(attempt.timed) == len(attempt.gpus)
-        ),
+        samples=sum(min((gpu.samples for gpu in gpus), default=0) for gpus in fully_timed),
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
         power_peak_w=highest(gpu.power_peak_w for gpu in timed),

@@ -59,10 +59,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 def comparison_document(compared: ComparedOperands, limits: Sequence[Limit] = ()) -> dict[str, Any]:
     """Conditions beside each other, and conditions without a counterpart, for `campaign compare --json`."""
     alone = [{"campaign": name, "conditions": names} for name, names in compared.alone]
-    document: dict[str, Any] = strict(
-        {"comparisons": [_comparison(one, limits) for one in compared.comparisons], "only_in": alone}
-    )
-    return document
+    return dict(strict({"comparisons": [_comparison(one, limits) for one in compared.comparisons], "only_in": alone}))
 
 
 def _comparison(one: Comparison, limits: Sequence[Limit]) -> dict[str, Any]:

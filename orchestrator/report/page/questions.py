@@ -16,12 +16,7 @@ from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
 from dscampaign.orchestrator.report.compare.results import HOUR_S, Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.sensitivity import (
-    loss_effect,
-    memory_effect,
-    sensitivities,
-    speed_effect,
-)
+from dscampaign.orchestrator.report.compare.sensitivity import loss_effect, memory_effect, sensitivities, speed_effect
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.compare.wording import difference, places, times
 from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of

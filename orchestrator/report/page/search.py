@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import altair as alt
@@ -85,10 +86,8 @@ def _history(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Ite
         title = f"{second} against {first}: no other trial beats the blue ones"
         yield chart_of("search_front", title, points.encode(across, up, colour, tooltip=[name]), looks, {"rows": rows})
         return
-    best, pick, history = measured[0].values[0], max if search.maximize[0] else min, []
-    for trial in measured:
-        best = pick(best, trial.values[0])
-        history.append({"x": trial.number, "y": best})
+    best = accumulate((trial.values[0] for trial in measured), max if search.maximize[0] else min)
+    history = [{"x": trial.number, "y": value} for trial, value in zip(measured, best, strict=True)]
     rows = [{"x": trial.number, "y": trial.values[0], "says": _says(trial)} for trial in measured]
     spread = [trial.values[0] for trial in measured]
     wide = min(spread) > 0 and max(spread) > 20 * min(spread)
@@ -108,8 +107,7 @@ def _says(trial: Trial) -> str:
 def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> Iterator[Chart]:
     """Yield the share of the variance of the first objective that each parameter explains, by fANOVA."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
-    varies = len({trial.values[0] for trial in measured}) > 1
-    if len(measured) < 8 or len(search.parameters) < 2 or not varies:
+    if len(measured) < 8 or len(search.parameters) < 2 or len({trial.values[0] for trial in measured}) < 2:
         return
     try:
         from optuna.importance import FanovaImportanceEvaluator, get_param_importances
@@ -124,5 +122,5 @@ def _importance(search: SearchConfig, trials: Sequence[Trial], looks: Looks) -> 
     up = alt.Y("name:N", title=None, sort=None)
     tooltip = [alt.Tooltip("name:N"), alt.Tooltip("share:Q", format=".0%")]
     title = f"Importance of parameters for {search.objective[0]} (fANOVA, whole trials)"
-    chart = bars.encode(across, up, tooltip=tooltip)
-    yield chart_of("search_importance", title, chart, looks, {"rows": rows}, height=alt.Step(26))
+    bars = bars.encode(across, up, tooltip=tooltip)
+    yield chart_of("search_importance", title, bars, looks, {"rows": rows}, height=alt.Step(26))

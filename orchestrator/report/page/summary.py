@@ -84,8 +84,7 @@ def _chart(results: Results, looks: Looks) -> Chart | None:
     """The chart of what decides: the loss if it leads, else speed against memory."""
     one, several = results.workloads[0], len(results.workloads)
     loss_leads = one.answer.lead is Objective.LOSS
-    chart = next(axis_charts(results, looks), None) if loss_leads else None
-    if chart:
+    if loss_leads and (chart := next(axis_charts(results, looks), None)):
         return chart
     chart = None if loss_leads else charts.trade_off(one, looks)
     chart = chart or charts.losses(curves(one, looks, several), looks, one.comparisons[0].loss_unit and " (nats)")

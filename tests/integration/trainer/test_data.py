@@ -238,12 +238,7 @@ def test_the_shipped_tokenizer(tmp_path: Path) -> None:
         ("missing", {}, FileNotFoundError, "no data set at"),
         ("empty", {}, FileNotFoundError, r"no \.txt, \.jsonl"),
         ("short.txt", {}, ValueError, "4 training tokens, a sample has 5"),
-        (
-            "wrong.jsonl",
-            {},
-            ValueError,
-            r"wrong\.jsonl:2: no field 'text', there is body; see train\.dataset\.text_field",
-        ),
+        ("wrong.jsonl", {}, ValueError, r"jsonl:2: no field 'text', there is body; see train.dataset.text_field"),
         ("wrong.parquet", {}, ValueError, r"wrong\.parquet: no field 'text', there is body"),
         ("list.json", {}, ValueError, r"list\.json:1: each line must be a JSON object, not list"),
         ("cut.jsonl", {}, ValueError, r"cut\.jsonl:1: each line must be a JSON object: "),

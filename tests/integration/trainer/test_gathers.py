@@ -65,8 +65,7 @@ def test_weights_are_those_that_deepspeed_makes_of_the_parts(dtype: torch.dtype,
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"use_secondary_tensor": True}, {"quantization": object()}, {"partitions": [torch.empty(1)] * RANKS}],
+    "changes", [{"use_secondary_tensor": True}, {"quantization": object()}, {"partitions": [torch.empty(1)] * RANKS}]
 )
 def test_what_is_brought_in_another_way_stays_deepspeeds_own(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -13,13 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
-from dscampaign.jobs.trainer.model import (
-    NextTokenLoss,
-    _facts,
-    build_model,
-    find_model_config,
-    parameter_groups,
-)
+from dscampaign.jobs.trainer.model import NextTokenLoss, _facts, build_model, find_model_config, parameter_groups
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, train_config
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)

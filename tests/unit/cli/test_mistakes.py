@@ -28,6 +28,7 @@ Output = pytest.CaptureFixture[str]
         ("list --dir \udcff", "the store's address is not a URL in UTF-8", "sqlite:///FILE or postgresql://HOST/NAME"),
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep sweep", "sweep is compared with itself", "`campaign compare [NAME] A B`"),
+        ("compare sweep bad bad-r0", "bad and bad-r0 have runs in common", "`campaign compare [NAME] A B`"),
         ("compare sweep bad bad", "bad is compared with itself", "`campaign compare [NAME] A B`"),
         ("report --output file", "cannot write file/figures: Not a directory", "name another folder"),
         ("report --output file/x", "cannot write file/x: Not a directory", "name another folder"),
