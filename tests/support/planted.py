@@ -18,6 +18,8 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import SUBMITTING, CampaignRow, NewAttempt, NewRun, RunRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.flags import remarks_of
 from dscampaign.orchestrator.report.measure.load import read_runs
@@ -328,6 +330,12 @@ def planted(tmp_path: Path) -> Iterator[Plant]:
 
     yield facts
     store.close()
+
+
+def beside_first(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
+    """The conditions of these runs, each compared with the first."""
+    conditions = conditions_of(runs)
+    return compare_to_baseline(conditions, conditions[0])
 
 
 def flags_of(run: MeasuredRun) -> list[str]:

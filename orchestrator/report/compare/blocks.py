@@ -65,13 +65,12 @@ def blocks_of(conditions: Sequence[Condition], *, in_tokens: bool) -> tuple[str,
 
 
 def _ran_in_turn(conditions: Iterable[Condition]) -> bool:
-    """Return whether all runs of a repeat start, and at least one ends, before any of the next starts.
-
-    Else repeats ran side by side.
-    """
+    """Return whether all runs of a repeat start, and one ends, before any of the next; False if a time is unknown."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     for run in (run for one in conditions for run in one.counted):
-        rounds.setdefault(run.repeat, []).extend([run.span_s] if run.span_s else [])
+        if run.span_s is None:
+            return False
+        rounds.setdefault(run.repeat, []).append(run.span_s)
     ordered = [tuple(zip(*rounds[number], strict=True)) for number in sorted(rounds)]
     return len(ordered) > 1 and all(
         max(*starts, min(ends)) <= min(later) for (starts, ends), (later, _) in pairwise(ordered)

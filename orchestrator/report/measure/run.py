@@ -251,7 +251,7 @@ def _of_attempts(run: RunRow, mine: Sequence[AttemptRow], events: Events) -> dic
     machines = {str(node["host"]): node.get("machine") for node in hosts if node.get("host")}
     jobs = {attempt.job_id or "" if attempt.task is not None else "" for attempt in mine}
     sources = (event for one in mine[::-1] for event in reversed(events[one.id, METRICS_SOURCE]))
-    started_s, ended_s = (mine[0].started_s, mine[-1].ended_s) if mine else (None, None)
+    started_s = [attempt.started_s for attempt in mine if attempt.started_s is not None]
     return {
         **{name: getattr(newest, name, otherwise) for name, otherwise in sizes.items()},
         "first_micro_batch": first,
@@ -264,7 +264,7 @@ def _of_attempts(run: RunRow, mine: Sequence[AttemptRow], events: Events) -> dic
         "machines": {host: machine for host, machine in machines.items() if machine},
         "variables": tuple(_variables(mine)),
         "metrics_source": next((event.message for event in sources if event.data.get("source") != "none"), ""),
-        "span_s": None if started_s is None or ended_s is None else (started_s, ended_s),
+        "span_s": (started_s[0], newest.ended_s) if started_s and newest and newest.ended_s is not None else None,
         "shared_job": jobs.pop() if len(jobs) == 1 else "",
     }
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.report.compare.answer import answer
-from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.load import _neighbours as neighbours
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, beside_first
 from dscampaign.tests.support.policy_world import attempt_row
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
@@ -37,14 +36,9 @@ def named(runs: Sequence[MeasuredRun], devices: Mapping[str, tuple[str, ...]]) -
     ]
 
 
-def compared(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
-    conditions = conditions_of(runs)
-    return compare_to_baseline(conditions, conditions[0])
-
-
 def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(planted: Plant) -> None:
     runs = planted(on(A100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
-    found = compared(runs)
+    found = beside_first(runs)
     assert sensitivities(found) == []
     assert found[1].order == Standing.NOT_PROVEN
     advised = answer(found)
@@ -60,14 +54,14 @@ def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> N
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     both = (A100, H100)
     mixed = [replace(run, gpus=replace(run.gpus, names=both)) if run.name.startswith("b") else run for run in runs]
-    assert not answer(compared(mixed)).proven
+    assert not answer(beside_first(mixed)).proven
     (said,) = (each for each in verdict(compare(*conditions_of(mixed))) if "different devices" in each)
     assert said.endswith(f": a: {H100}, b: {A100} and {H100}.")
 
 
 def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
-    found = compared(named(runs, {"b-r2": (A100,)}))
+    found = beside_first(named(runs, {"b-r2": (A100,)}))
     assert sensitivities(found) == []
     assert found[1].order == Standing.NOT_PROVEN
     advised = answer(found)
@@ -84,7 +78,7 @@ def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
 )
 def test_other_runs_on_the_node_may_take_time(planted: Plant, beside: dict[str, float], doubts: list[str]) -> None:
     runs = planted(on(A100, "a", 0.1, 1), on(A100, "b", 0.05, 2))
-    found = compared([replace(run, neighbours=beside[run.name[0]]) for run in runs])
+    found = beside_first([replace(run, neighbours=beside[run.name[0]]) for run in runs])
     advised = answer(found)
     assert [part in doubt.text for doubt, part in zip(advised.doubts, doubts, strict=True)] == [True] * len(doubts)
     assert advised.proven == (not doubts)

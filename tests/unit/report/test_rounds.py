@@ -10,11 +10,10 @@ import pytest
 
 from dscampaign.benchmarks.paired_intervals import packed, rates
 from dscampaign.benchmarks.statistics_rates import any_order, campaigns
-from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline, pairing_text
-from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, pairing_text
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, beside_first
 
 SLOWER = (1.0, 1.4, 2.0)
 """The machine's steps in each round."""
@@ -35,8 +34,7 @@ def in_rounds(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def compared(runs: Sequence[MeasuredRun]) -> BaselineComparison:
-    conditions = conditions_of(runs)
-    return compare_to_baseline(conditions, conditions[0])[1]
+    return beside_first(runs)[1]
 
 
 def test_pairs_of_a_round_find_what_drift_hides(planted: Plant) -> None:
@@ -54,6 +52,7 @@ def test_pairs_of_a_round_find_what_drift_hides(planted: Plant) -> None:
     assert (fast.paired_width or 1.0) < 0.1
     fast = compared(runs)  # side by side
     assert (fast.order, fast.paired_by, fast.times_unpaired) == (Standing.NOT_PROVEN, "", None)
+    assert not compared([replace(run, span_s=run.span_s if run.repeat else None) for run in in_rounds(runs)]).paired_by
 
 
 def test_runs_on_two_nodes_or_in_two_jobs_are_no_pair(planted: Plant) -> None:
@@ -76,8 +75,7 @@ def test_runs_on_two_nodes_or_in_two_jobs_are_no_pair(planted: Plant) -> None:
 
 
 def _pairs(runs: Sequence[MeasuredRun]) -> int:
-    conditions = conditions_of(runs)
-    base, fast = compare_to_baseline(conditions, conditions[0])
+    base, fast = beside_first(runs)
     assert fast.times_baseline
     assert fast.times_baseline.repeats == len(set(base.blocks) & set(fast.blocks))
     return fast.times_baseline.repeats
@@ -114,8 +112,7 @@ def test_in_a_fixed_order_a_difference_is_no_drift(planted: Plant) -> None:
         )
         for place, lucky in enumerate(luck)
     ]
-    conditions = conditions_of(in_rounds(planted(*kinds)))
-    found = compare_to_baseline(conditions, conditions[0])[1:]
+    found = beside_first(in_rounds(planted(*kinds)))[1:]
     ratios = [one.times_baseline.value for one in found if one.paired_by and one.times_baseline]
     assert ratios == [pytest.approx(1.0 / (1.0 + 0.2 * place), rel=0.01) for place in (1, 2, 3)]
 

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
-from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, beside_first
 
 
 def said(runs: Sequence[MeasuredRun]) -> list[str]:
-    conditions = conditions_of(runs)
-    return [effect_line(change) for change in sensitivities(compare_to_baseline(conditions, conditions[0]))]
+    return [effect_line(change) for change in sensitivities(beside_first(runs))]
 
 
 def test_other_machines_are_no_pair(planted: Plant) -> None:
@@ -62,8 +59,7 @@ def test_an_effect_on_the_loss_needs_repeats_that_differ(planted: Plant) -> None
     """Three repeats with the same losses are one; their speeds are three."""
     runs = planted(varied("a", 0.1, 3.0, lr=0.1), varied("b", 0.2, 2.0, lr=0.2))
     first = {run.params["label"]: run.curve for run in reversed(runs)}
-    conditions = conditions_of([replace(run, curve=first[run.params["label"]]) for run in runs])
-    (change,) = sensitivities(compare_to_baseline(conditions, conditions[0]))
+    (change,) = sensitivities(beside_first([replace(run, curve=first[run.params["label"]]) for run in runs]))
     assert change.proofs == {"speed": True, "loss": False}
 
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from dscampaign.db import queries
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, timing
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, flags_of, results_at
@@ -126,12 +128,6 @@ def first_run(url: str) -> MeasuredRun:
     return results_at(url).runs[0]
 
 
-def test_lost_lines_are_missed(planted_url: PlantStore) -> None:
-    lost = frozenset(range(50, 60))
-    run = first_run(planted_url(Planted("lost", drop=lost)))
-    assert run.quality.received == 90
-
-
 def test_lost_lines_are_missed_though_other_steps_were_made_again(planted_url: PlantStore) -> None:
     tries = (Try(0, 60, "node"), Try(50, 100))
     run = first_run(planted_url(Planted("both", drop=frozenset(range(20, 30)), tries=tries)))
@@ -151,3 +147,12 @@ def test_an_attempt_that_went_on_between_two_lines_has_lost_none(planted_url: Pl
     assert run.timing
     assert run.timing.steps + run.timing.warm_up_steps == 200
     assert run.cost.training == pytest.approx(2 * run.timing.window_s)
+
+
+def test_a_run_begins_with_its_first_attempt_that_started(planted_url: PlantStore) -> None:
+    """The first was cancelled in the queue."""
+    url = planted_url(Planted("queued", tries=(Try(0, 0, "cancelled"), Try(0, 100))))
+    with Store.open(url).write() as conn:
+        first, second = queries.attempts(conn, 1, run_id=1)
+        queries.update_attempt(conn, first.id, started_s=None)
+    assert first_run(url).span_s == (second.started_s, second.ended_s)

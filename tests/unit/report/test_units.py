@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.orchestrator.report.compare.answer import answer
-from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
-from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, beside_first
 
 
 def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
@@ -27,16 +25,11 @@ def _without_tokens(run: MeasuredRun) -> MeasuredRun:
     return replace(run, timing=replace(run.timing, tokens_per_s=None))
 
 
-def judged(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
-    conditions = conditions_of(runs)
-    return compare_to_baseline(conditions, conditions[0])
-
-
 def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Plant) -> None:
     runs = planted(
         *(Planted(name, s, params={"engine": name}) for name, s in (("ddp", (0.1,) * 3), ("b", (0.08,) * 3)))
     )
-    found = judged(silent(runs, "b-r2"))
+    found = beside_first(silent(runs, "b-r2"))
     assert [one.in_tokens for one in found] == [False, False]
     assert [one.speed.value for one in found if one.speed] == pytest.approx([10, 12.5], rel=0.01)
     assert found[1].times_baseline
@@ -53,7 +46,7 @@ def test_steps_per_second_are_those_of_the_whole_window(planted: Plant, by_clock
     (run,) = silent(planted(Planted("uneven", (0.1,), (3.0,))), "uneven")
     assert run.timing
     uneven = replace(run, timing=replace(run.timing, step_s=0.1, mean_s=0.4, by_clock=by_clock))
-    (found,) = judged([uneven])
+    (found,) = beside_first([uneven])
     assert list(found.speeds) == [pytest.approx(speed)]
 
 
@@ -62,6 +55,6 @@ def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted
     unknown = runs[-1]
     assert unknown.timing
     runs[-1] = replace(unknown, timing=replace(unknown.timing, step_s=0.0))
-    found = judged(runs)
+    found = beside_first(runs)
     assert found[1].in_tokens
     assert len(found[1].speeds) == 2

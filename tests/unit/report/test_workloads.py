@@ -15,7 +15,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Standing
 from dscampaign.orchestrator.report.compare.workloads import ignored, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, beside_first
 
 
 def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:
@@ -38,8 +38,7 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
 
 def test_losses_of_a_condition_under_way_are_provisional(planted: Plant) -> None:
     *others, last = planted(Planted("base"), Planted("c"))
-    conditions = conditions_of([*others, replace(last, state=RunState.RUNNING)])
-    compared = compare_to_baseline(conditions, conditions[0])[1]
+    compared = beside_first([*others, replace(last, state=RunState.RUNNING)])[1]
     assert compared.loss.reason == "provisional: c not finished"
 
 
