@@ -171,7 +171,7 @@ class Agent:
     ) -> NodeOutcome:
         ended_s, begun_at = time.time(), start.start_step
         if begun_at is None:
-            begun_at = spool_steps.first_step(self.paths.metrics) - 1
+            begun_at = spool_steps.steps_before(self.paths.metrics)
         # wait for what shows how the ranks ended
         self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
         outcome = NodeOutcome(

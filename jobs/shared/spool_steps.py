@@ -23,11 +23,11 @@ HEAD_LINES: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def first_step(spool: Path, least: int = 1) -> int:
-    """Return the first step in the spool, 1 if there is none near its beginning."""
-    with contextlib.suppress(OSError):
-        return next((step for line in _lines(spool) if (step := _step(line, least)) is not None), 1)
-    return 1
+def steps_before(spool: Path) -> int:
+    """Return the number of steps made before those of a spool: its first line stands for as many as its second."""
+    steps = _steps(spool)
+    first = next(steps, 1)
+    return max(0, 2 * first - next((step for step in steps if step > first), first + 1))
 
 
 def last_step(spool: Path, target: int | None = None) -> int | None:
@@ -47,16 +47,15 @@ def step_reached(spool: Path, start_step: int, target: int | None = None) -> int
     if not steps:
         return None
     gaps = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
-    return steps[-1] + max(gaps) - 1 + (first_step(spool, least=0) <= start_step)
+    return steps[-1] + max(gaps) - 1 + (next(_steps(spool), 1) <= start_step)
 
 
 def diverged_at(spool: Path) -> tuple[str, int] | None:
     """Return the figure that is not finite at the end of a spool, and the step since when."""
-    with contextlib.suppress(OSError):
-        end = [_object(line) for line in tail(spool)]
-        certain = diverged(end)
-        if certain or diverged(end, from_start=False):
-            return diverged(map(_object, _lines(spool))) or certain
+    end = [_object(line) for line in tail(spool)]
+    certain = diverged(end)
+    if certain or diverged(end, from_start=False):
+        return diverged(map(_object, _lines(spool))) or certain
     return None
 
 
@@ -67,9 +66,7 @@ def target_step(spool: Path) -> int | None:
 
 def events(spool: Path, name: str) -> list[dict[str, Any]]:
     """Return a script's events of that name near the spool's beginning; none if it cannot be read."""
-    with contextlib.suppress(OSError):
-        return [row for row in map(_object, islice(_lines(spool), HEAD_LINES)) if row.get("event") == name]
-    return []
+    return [row for row in map(_object, islice(_lines(spool), HEAD_LINES)) if row.get("event") == name]
 
 
 def tail(path: Path) -> list[str]:
@@ -84,14 +81,16 @@ def tail(path: Path) -> list[str]:
 
 
 def _lines(spool: Path) -> Iterator[bytes]:
-    offset = 0
-    while offset < HEAD_BYTES and (stretch := read_on(spool, offset, _CHUNK_BYTES)):
-        lines = stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
-        yield from lines.splitlines()
-        length = stretch.skipped + len(stretch.chunk if stretch.endless else lines)
-        if not length:
-            return
-        offset += length
+    offset, length = 0, 1
+    with contextlib.suppress(OSError):
+        while length and offset < HEAD_BYTES and (stretch := read_on(spool, offset, _CHUNK_BYTES)):
+            lines = stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
+            yield from lines.splitlines()
+            offset += (length := stretch.skipped + len(stretch.chunk if stretch.endless else lines))
+
+
+def _steps(spool: Path) -> Iterator[int]:
+    return (step for line in _lines(spool) if (step := _step(line, least=0)) is not None)
 
 
 def _step(line: str | bytes, least: int = 1) -> int | None:

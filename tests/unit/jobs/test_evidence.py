@@ -109,7 +109,7 @@ def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPath
     with pytest.raises(Unreadable, match="Not a regular file"):
         NodeOutcome.load(paths.outcome(0))
     os.mkfifo(paths.metrics)
-    assert (spool_steps.first_step(paths.metrics), spool_steps.last_step(paths.metrics)) == (1, None)
+    assert (spool_steps.steps_before(paths.metrics), spool_steps.last_step(paths.metrics)) == (0, None)
     os.mkfifo(paths.rank_record(0))
     assert evidence.rank_ends(paths, [0], {}, {}) == (RankEnd(0, None, None),)
 
@@ -189,14 +189,22 @@ def test_a_line_without_end_is_never_held(paths: AttemptPaths, peak: Callable[[]
     endless.write_text("ValueError: no\n")
     os.truncate(endless, 96 * MIB)  # a hole costs no disk
     found = evidence.gather_lines(paths, [0], 0)
-    steps = spool_steps.first_step(paths.metrics), spool_steps.last_step(paths.metrics)
-    assert (steps, spool_steps.target_step(paths.metrics)) == ((1, None), None)
+    steps = spool_steps.steps_before(paths.metrics), spool_steps.last_step(paths.metrics)
+    assert (steps, spool_steps.target_step(paths.metrics)) == ((0, None), None)
     assert [line.text for line in found[:1]] == (["ValueError: no"] if kept.startswith("logs") else [])
     assert peak() < 24 * MIB
 
 
 def _steps(*steps: int) -> list[dict[str, object]]:
     return [{"step": step, "loss": 1.0} for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("steps", "before"),
+    [((), 0), ((1, 2), 0), ((0, 5), 0), ((5, 5, 10), 0), ((1, 10), 0), ((205, 210), 200), ((450,), 449)],
+)
+def test_a_first_line_stands_for_the_steps_of_a_second(paths: AttemptPaths, steps: tuple[int], before: int) -> None:
+    assert spool_steps.steps_before(spool(paths, *_steps(*steps))) == before
 
 
 @pytest.mark.parametrize(
