@@ -90,7 +90,10 @@ class CodeCopies:
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
                 return Code(LIVE, why=f"the tree around {folder} holds more than {limits}")
-            _require_trust_in(tree)
+            # nobody else may write a file of the tree, which any other may import
+            inside = (tree.root / above for path in tree.files for above in (PurePath(path), *PurePath(path).parents))
+            for place in sorted({tree.root, *inside}):
+                _refuse(distrust(place) if place == tree.root or place.is_symlink() else planted(place))
             manifest = tree.manifest(tree.root)
             if self.make:
                 manifest = _copy(tree, manifest, self.dir / Beside.CODE)
@@ -98,13 +101,6 @@ class CodeCopies:
             hint = "set `code: live` to use it in place"
             raise UserError(f"the code in {folder} cannot be copied: {exc}", hint) from exc
         return Code(manifest.hash, tree, manifest)
-
-
-def _require_trust_in(tree: CodeTree) -> None:
-    """Make sure that nobody else can write a file of the tree, which any other may import."""
-    inside = (tree.root / above for path in tree.files for above in (PurePath(path), *PurePath(path).parents))
-    for place in sorted({tree.root, *inside}):
-        _refuse(distrust(place) if place == tree.root or place.is_symlink() else planted(place))
 
 
 def _refuse(doubt: Distrusted | None) -> None:

@@ -53,9 +53,7 @@ def titles_of(params: Mapping[str, Mapping[str, Any]], *, whole: bool = False) -
     Args:
         params: of each condition of a campaign, by its name.
     """
-    axes = (not whole and _axes(list(params.values()))) or list(
-        dict.fromkeys(axis for own in params.values() for axis in own)
-    )
+    axes = (not whole and _axes(params)) or list(dict.fromkeys(axis for own in params.values() for axis in own))
     titles = {
         name: SEPARATOR.join(_part(axis, own[axis]) for axis in axes if axis in own) or name
         for name, own in params.items()
@@ -126,19 +124,23 @@ def _plain(text: str) -> str:
     return " ".join(text.replace(SEPARATOR, " ").split())
 
 
-def _axes(params: list[Mapping[str, Any]]) -> list[str]:
+def _axes(params: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the axes that differ, in the order of the matrix; labels first, without the settings that they name."""
-    names = dict.fromkeys(name for own in params for name in own)
-    values = {name: [json.dumps(own.get(name), default=str) for own in params] for name in names}
-    varying = [name for name in names if len(set(values[name])) > 1]
-    axes: list[str] = []
-    labels: list[tuple[str, ...]] = [()] * len(params)
-    for name in sorted(varying, key=lambda name: LABELS.index(name) if name in LABELS else len(LABELS)):
-        finer = [(*point, value) for point, value in zip(labels, values[name], strict=True)]
-        if len(set(labels)) == 1 or len(set(finer)) > len(set(labels)):
-            axes.append(name)
-            labels = finer if name in LABELS else labels
-    return axes
+    names = dict.fromkeys(name for own in params.values() for name in own)
+    values = {name: [json.dumps(own.get(name), default=str) for own in params.values()] for name in names}
+
+    def points(*axes: str) -> int:
+        return len(set(zip(*(values[axis] for axis in axes), strict=True))) or 1
+
+    varying = [name for name in names if points(name) > 1]
+    # an axis of labels follows the fields that it sets, and stands for them in the names of runs
+    named = [name for name in varying if name in LABELS or any(f"_{name}-" in f"_{run}" for run in params)]
+    end = varying.index(named[-1]) if named else 0
+    shorter = [name for name in varying[:end] if name in named] + varying[end:]
+    varying = shorter if points(*shorter) == points(*varying) else varying
+    labels = [name for name in LABELS if name in varying]
+    labels = labels if points(*labels) > points(*labels[:1]) else labels[:1]
+    return labels + [name for name in varying if name not in LABELS and points(*labels, name) > points(*labels)]
 
 
 def _part(axis: str, value: Any) -> str:

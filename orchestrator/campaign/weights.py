@@ -87,7 +87,9 @@ def plan_weights(
             unfit = unfit or f"{path.name}: {error}"
     if unfit and not complete:
         raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit}")
-    origin, own = Origin.of(campaign.provenance), _is_own(store, campaign)
+    origin, user = Origin.of(campaign.provenance), campaign.provenance.get("user")
+    # programs that another user has recorded are never run
+    own = store.is_writable and (store.is_sqlite or user == user_name(os.geteuid()))
     one_rank = {"sequence_parallel": 1, "tensor_parallel": 1}
     alone = config.model_copy(update={"train": config.train.model_copy(update=one_rank)})
     return WeightsPlan(
@@ -98,12 +100,6 @@ def plan_weights(
         python=(own and shutil.which(config.python or origin.interpreter)) or sys.executable,
         workdir=origin.workdir if own else "",
     )
-
-
-def _is_own(store: Store, campaign: CampaignRow) -> bool:
-    """Return whether a campaign is this user's own: programs that another user has recorded are never run."""
-    user = campaign.provenance.get("user")
-    return store.is_writable and (store.is_sqlite or user == user_name(os.geteuid()))
 
 
 def kept_in(config: RunConfig) -> str:

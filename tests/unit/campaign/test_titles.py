@@ -44,6 +44,17 @@ def test_a_label_stands_for_the_settings_that_it_names() -> None:
     assert both == ["sharded · lr 1e-3", "sharded · lr 2e-3", "plain · lr 1e-3"]
 
 
+def test_an_axis_with_labels_stands_for_the_settings_of_its_entries() -> None:
+    small, large = {"width": 16, "lr": 1e-3, "size": "small"}, {"width": 64, "lr": 1e-3, "size": "large"}
+    runs = {"size-small": small, "size-large": large}
+    assert [*titles_of(runs).values()] == ["size small", "size large"]
+    crossed = {f"{name}_opt-{opt}": {**own, "opt": opt} for name, own in runs.items() for opt in ("lion", "adam")}
+    assert titles_of(crossed)["size-small_opt-lion"] == "size small · opt lion"
+    alike = {"size-small": small, "size-small-2ab9e3f0": {**small, "width": 32}}
+    assert [*titles_of(alike).values()] == ["width 16", "width 32"]
+    assert titles_of({"x-1_y-2": {"x": 1, "y": 2}, "x-2_y-1": {"x": 2, "y": 1}})["x-1_y-2"] == "x 1 · y 2"
+
+
 def test_equal_titles_end_in_the_names() -> None:
     equal = titles({"ds": "a/x.json"}, {"ds": "b/x.json"}, {"ds": "b/y.json"})
     assert equal == ["ds x.json · c0", "ds x.json · c1", "ds y.json"]
