@@ -59,7 +59,9 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     files = _store_files(store)
     above = {paths.root, *(file.parent for file in files)}
     to_pass = [folder for folder in sorted(above) if not _may(folder, gid, 1) and _is_private(folder, gid)]
-    _require_alone(paths.dir, to_pass, files)
+    if theirs := _beside_them(paths.dir, to_pass, files):
+        message = f"a group that may read the campaign could read other files there: {some(theirs, 4)}"
+        raise UserError(message, "share a campaign in a `dir` that holds nothing else")
     _record(paths, Sharing(name, checkpoints))
     _open_runs(paths, parts, gid, checkpoints=checkpoints)
     os.chown(paths.marker, -1, gid)
@@ -91,9 +93,13 @@ def unshare(store: Store, campaign: CampaignRow) -> list[str]:
     markers = [marker for marker in paths.root.glob(f"*/{MARKER}") if marker != paths.marker]
     others = sorted(marker.parent.name for marker in markers if Sharing.read(marker))
     if was and not others:
-        for file in _store_files(store):
-            if _is_mine(file):
-                close_file(file)
+        files = _store_files(store)
+        for file in filter(_is_mine, files):
+            close_file(file)
+        for folder in {paths.root, *(file.parent for file in files)}:
+            bits = stat.S_IMODE(folder.stat().st_mode)
+            if _is_mine(folder) and bits & 0o077 == stat.S_IXGRP and not _beside_them(paths.dir, [folder], files):
+                folder.chmod(bits & 0o700)
     _record(paths, None)
     return others
 
@@ -103,12 +109,10 @@ def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
         return CampaignParts.of(queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
 
 
-def _require_alone(own: Path, to_open: Sequence[Path], files: Sequence[Path]) -> None:
+def _beside_them(own: Path, folders: Sequence[Path], files: Sequence[Path]) -> list[str]:
     stays = {own} | {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
-    beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stays)
-    if theirs := [place for place in beside_them if not _is_campaign_s(place)]:
-        message = f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}"
-        raise UserError(message, "share a campaign in a `dir` that holds nothing else")
+    beside_them = (place for folder in folders for place in sorted(folder.iterdir()) if place not in stays)
+    return [str(place) for place in beside_them if not _is_campaign_s(place)]
 
 
 def _is_campaign_s(place: Path) -> bool:
