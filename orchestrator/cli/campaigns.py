@@ -19,8 +19,6 @@ from dscampaign.orchestrator.pages.text import Page, Style, table
 from . import console
 
 if TYPE_CHECKING:
-    from dscampaign.db.prune import Pruned, Retention
-    from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.files.ours import Kept
 
@@ -224,7 +222,11 @@ def prune(
     wanted = thinnings(campaigns_of(opened, location.name), keep_every, after_days)
     with console.progress_shown():
         previews = [(*each, pruned) for each in wanted if (pruned := thin(opened, *each, dry_run=True)).runs]
-    console.echo("\n".join(_thinning(*each) for each in previews) or "nothing to thin")
+    for campaign, rule, pruned in previews:
+        runs, rows = count(pruned.runs, "run"), count(pruned.rows, "row")
+        console.echo(f"{campaign.name}: {runs}, one step in {rule.keep_every} stays, {rows} of metrics go")
+    if not previews:
+        console.echo("nothing to thin")
     if previews and not dry_run:
         lines = sum(pruned.rows for _, _, pruned in previews)
         console.confirm(f"this removes {lines:,} rows of metrics", "Remove them?", yes, "nothing was removed")
@@ -232,8 +234,3 @@ def prune(
             for campaign, rule, _ in previews:
                 thin(opened, campaign, rule, dry_run=False)
         console.echo_err(f"removed {lines:,} rows")
-
-
-def _thinning(campaign: CampaignRow, rule: Retention, removed: Pruned) -> str:
-    runs, rows = count(removed.runs, "run"), count(removed.rows, "row")
-    return f"{campaign.name}: {runs}, one step in {rule.keep_every} stays, {rows} of metrics go"

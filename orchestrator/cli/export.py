@@ -27,7 +27,7 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 @verb
 @campaign_argument
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
-@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write or replace.  [default: standard output]")
 @store_options
 @click.option("-o", "--format", "form", type=click.Choice(FORMATS), help="Format.")
 @click.option("--json", "as_json", is_flag=True, help="Short for `-o json`.")
@@ -36,7 +36,7 @@ def export(
 ) -> None:
     """Export a campaign's results as CSV, JSON or Parquet.
 
-    Each step appears once, of the newest attempt that ran it. The default format follows the file's name, else CSV.
+    Each step appears once, of the newest attempt that ran it. The default format is that of the file's name, else CSV.
 
     Examples:
       campaign export sweep --output steps.csv
@@ -47,8 +47,9 @@ def export(
     from dscampaign.orchestrator.export.arrow import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
-    suffix = output.suffix.removeprefix(".") if output else ""
-    form = "json" if as_json else form or (suffix if suffix in FORMATS else "csv")
+    form = "json" if as_json else form or (output and output.suffix.removeprefix(".").lower()) or "csv"
+    if form not in FORMATS:
+        raise UserError(f"there is no format for {output}", "end its name in .csv, .json or .parquet, or add --format")
     if form == "parquet":
         require_pyarrow()
         if output is None:

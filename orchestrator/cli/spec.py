@@ -197,7 +197,7 @@ def plan(
 @verb
 @spec_argument
 @click.argument("run", required=False)
-@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write or replace.  [default: standard output]")
 @set_option
 @store_options
 def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str], place: PlaceOptions) -> None:

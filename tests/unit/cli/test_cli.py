@@ -134,6 +134,8 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert "no campaign named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
     assert main(["export", "--output", "no/x.csv"]) == 2
     assert "no such folder: no" in capsys.readouterr().err
+    assert main(["export", "--output", "x.xlsx"]) == 2
+    assert "no format for x.xlsx\nhint: end its name in .csv, .json or .parquet, or" in capsys.readouterr().err
     assert main(["export", "--output", "."]) == 2
     assert ". is a folder" in capsys.readouterr().err
 
