@@ -190,7 +190,9 @@ def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) 
             progress = next(([line] for line in reversed(block) if _may_be_progress(line[1])), progress)
         del suspects[FIRST_SUSPECTS : FIRST_SUSPECTS - SUSPECT_LIMIT]
     went_on = progress if suspects else []
-    return [_line(name, number, text) for number, text in (*suspects, *went_on, *held)]
+    limits = {True: RECORD_LIMIT, False: LINE_LIMIT}
+    lines = (*suspects, *went_on, *held)
+    return [LogLine(name, number, text.rstrip()[: limits[text.startswith("{")]]) for number, text in lines]
 
 
 def _may_be_progress(text: str) -> bool:
@@ -213,7 +215,3 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
         else:
             return
     yield from tail(log)[1:]  # the first is torn
-
-
-def _line(name: str, number: int, text: str) -> LogLine:
-    return LogLine(name, number, text.rstrip()[: RECORD_LIMIT if text.startswith("{") else LINE_LIMIT])

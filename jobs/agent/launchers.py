@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,7 @@ from dscampaign.jobs.shared.spool_steps import tail
 ON_CPUS: Final = "ACCELERATE_USE_CPU"  # the variable without which accelerate's ranks on CPUs form no group
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
-_DEADLY: Final = re.compile(
-    r"^ *exitcode +: -(?!15 )(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>", re.MULTILINE
-)
+_DEADLY: Final = re.compile(r"(?m)^ *exitcode +: -(?!15 )(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>")
 _TYPE: Final = re.compile(r"""^[{ ]*["']?distributed_type["']?\s*:\s*["']?(\w+)""", re.MULTILINE)
 _MONITOR: Final = ("--monitor_interval", "1")
 """Seconds that pass before others are ended, as with DeepSpeed: the agent sees which rank was first."""
@@ -85,11 +84,10 @@ def _configured_type(options: Sequence[str]) -> str:
     option = re.search(r"--config_file[ =](.+?)(?= --|$)", " ".join(options))
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     default = Path(os.environ.get("HF_HOME") or f"{cache}/huggingface", "accelerate", "default_config.yaml")
-    try:
-        match = _TYPE.search((Path(option[1]) if option else default).read_text(errors="replace"))
-    except OSError:  # a file that cannot be read is accelerate's to report
-        match = None
-    return match[1] if match else "NO"
+    with suppress(OSError):  # a file that cannot be read is accelerate's to report
+        if match := _TYPE.search((Path(option[1]) if option else default).read_text(errors="replace")):
+            return match[1]
+    return "NO"
 
 
 def _srun(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
@@ -106,13 +104,7 @@ def _python(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
     ]
 
 
-_LAUNCHERS: Final[Mapping[str, Callable[[NodeLaunch, Sequence[str]], list[str]]]] = {
-    "deepspeed": _deepspeed,
-    "torchrun": _torchrun,
-    "accelerate": _accelerate,
-    "srun": _srun,
-    "python": _python,
-}
+_LAUNCHERS: Final = {form.__name__[1:]: form for form in (_deepspeed, _torchrun, _accelerate, _srun, _python)}
 
 
 def exit_code(code: int, log: Path) -> int:

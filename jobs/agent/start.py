@@ -149,7 +149,7 @@ class Starter:
                 folder,
                 payload.config_hash,
                 payload.world_size,
-                zero_stage=payload.zero_stage,
+                zero_stage=(payload.train or {}).get("zero_stage"),
                 arrangement=payload.arrangement,
                 patience_s=AWAY_S,
                 on_skip=skipped,

@@ -22,7 +22,7 @@ _NUMBER: Final = (
 _COUNT: Final = r"(?>[1-9]\d{0,2}(?:,\d{3}){1,3}|\d{1,12})"
 _BEGIN: Final = r"(?<![a-z0-9_./-])(?:(?P<before>[a-z]+) +)?"
 _BAR: Final = r"\d+%\|[^|]*\| *(?P<step>\d{1,12})/(?P<total>\d{1,12}) \["
-_OF_TOTAL: Final = rf"(?P<step>{_COUNT}) ?/ *(?P<total>{_COUNT})"
+_OF_TOTAL: Final = rf"(?P<step>{_COUNT})(?:\.0it)? ?/ *(?P<total>{_COUNT})(?:it)?"
 
 
 def _form(pattern: str) -> re.Pattern[str]:
@@ -84,11 +84,11 @@ STEPS: Final = (
 )
 """The first form that a line has gives its step; iterations beside steps may count micro-batches."""
 
+_OF_HELD_OUT_DATA: Final = r"val(?:id(?:at(?:ion|e|ing))?)?|eval(?:uat(?:ion|e|ing))?|test(?:ing)?|dev"
 _OTHER_STEPS: Final = _form(
     r"max(?:imum)?|total|num|warmup|micro|mini|sub|inner|local|accum(?:ulation)?|gradient|every|per|nan|skip(?:ped|ping)?"
     r"|sav(?:e|ing)|log(?:ging)?|best|prev(?:ious)?|next|last|remaining|first|start(?:ing)?|resum(?:e|ing)|from|until|to"
-    r"|target|final|end|val|valid(?:ation|ate|ating)?|eval(?:uation|uate|uating)?|test(?:ing)?|dev|env(?:ironment)?|rollout"
-    r"|diffusion|denoising|time|data"
+    rf"|target|final|end|{_OF_HELD_OUT_DATA}|env(?:ironment)?|rollout|diffusion|denoising|time|data"
 )
 """Before `step`, these make it another number than the step of the line."""
 EPOCH: Final = _form(
@@ -114,14 +114,11 @@ _OF_MANY: Final = _form(
     r"|initial|peak|base"
 )
 """Before `val loss` and the like, these make it no loss of the step."""
-_HELD_OUT_TERM: Final = (
-    r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
-    r"(?![\w./-])"
-)
-_HELD_OUT: Final = _form(_HELD_OUT_TERM)
+HELD_OUT_TERM: Final = rf"(?<![\w./-])(?:{_OF_HELD_OUT_DATA})(?![\w./-])"
+_HELD_OUT: Final = _form(HELD_OUT_TERM)
 _HELD_OUT_LINE: Final = _form(
-    rf"(?:split|phase|mode|type|stage|subset|dataset)[\"'\\]*\s?[:=]\s?[\"'\\]*{_HELD_OUT_TERM}"
-    rf"|[\[(]{_HELD_OUT_TERM}[\])](?!\W*\d)"
+    rf"(?:split|phase|mode|type|stage|subset|dataset)[\"'\\]*\s?[:=]\s?[\"'\\]*{HELD_OUT_TERM}"
+    rf"|[\[(]{HELD_OUT_TERM}[\])](?!\W*\d)"
 )
 """A term for the whole line, also after its loss."""
 _NAMES: Final = {

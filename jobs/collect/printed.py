@@ -30,7 +30,7 @@ from .formats import (
     read_line,
     read_stepless,
 )
-from .records import LINE_LIMIT, Records
+from .records import LINE_LIMIT, HeldOutBlocks, Records
 from .sources import CHUNK_BYTES, MetricSource
 
 SEEN_WITHIN_S: Final = 0.25  # lines seen later than this after they may have been printed have no time
@@ -141,7 +141,7 @@ class CommonForms:
         self._stepless: list[Reading] = []
         self._held_out_steps: list[Reading] = []
         self._whole_epochs: dict[int, Reading] = {}
-        self._records = Records()
+        self._records, self._blocks = Records(), HeldOutBlocks(run_steps)
 
     @property
     def remark(self) -> str:
@@ -175,11 +175,12 @@ class CommonForms:
             return self._placed(text, int(bar[1]), int(bar[2]))
         if of_all := EPOCH_OF_ALL.search(text):
             self._of_epochs = int(of_all["step"].replace(",", "")), int(of_all["total"].replace(",", ""))
+        self._blocks.look(text)
         if alone := EPOCH_ALONE.fullmatch(text):
             self._epoch = int(alone[1])
         elif reading := self._line(text):
             return self._described([*self._placed_before(reading), reading])
-        elif LOSS.search(text):
+        elif LOSS.search(text) and not (self._blocks.inside and read_line(text, self._run_steps)):
             return self._without_step(text)
         return []
 
@@ -237,14 +238,15 @@ class CommonForms:
     def _line(self, text: str) -> Reading | None:
         if not text[:1].isspace():
             heading = read_heading(text, self._run_steps)
-            self._heading = heading and self._over_all(heading)
+            self._heading = self._over_all(heading) if heading and not self._blocks.has(heading) else None
         elif self._heading and (values := read_below(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
         if not LOSS.search(text):
             return None
         read = read_line(text, self._run_steps, self._epoch)
         self._in_parts = self._in_parts or (read is not None and in_parts(text))
-        if read and ((read.iteration and self._in_parts) or (read.bar and not self._turned(read))):
+        in_part = read and read.iteration and self._in_parts
+        if read and (self._blocks.has(read) or in_part or (read.bar and not self._turned(read))):
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
             return None if self._accumulates or read.step > (self._run_steps or 0) else read
@@ -288,15 +290,10 @@ class CommonForms:
         """Keep the last turn of a bar at each step: earlier turns may still have the values of the step before."""
         ready: list[Reading] = []
         for reading in self._turn + readings:
-            if (
-                ready
-                and reading.bar
-                and ready[-1].bar
-                and ready[-1].step == reading.step
-                and (ready[-1].epoch is None or ready[-1].epoch == reading.epoch)
-            ):
-                before = {name: value for name, value in ready.pop().line.items() if name != "ts"}
-                reading.line = {**before, **reading.line}
+            before = ready[-1] if ready and ready[-1].bar and reading.bar else None
+            if before and before.step == reading.step and before.epoch in (None, reading.epoch):
+                earlier = {name: value for name, value in ready.pop().line.items() if name != "ts"}
+                reading.line = {**earlier, **reading.line}
             ready.append(reading)
         self._turn = [ready.pop()] if ready and ready[-1].bar and not last else []
         return ready

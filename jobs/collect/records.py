@@ -1,4 +1,4 @@
-"""Metrics over several printed lines: a record as `pprint` writes it, or rows below the names of their columns."""
+"""Several printed lines: a record of `pprint`, rows below the names of their columns, lines of a validation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from .formats import LOSS
+from .formats import HELD_OUT_TERM, LOSS, Reading
 
 LINE_LIMIT: Final = 1000  # characters of a line that are read
+BANNER_LIMIT: Final = 100
 _OPENS: Final = re.compile(r"\{\s*(?:[\"'].*)?$")
 _ITEM: Final = re.compile(r"\s*[\"'{}\]]")
 _COLUMN: Final = re.compile(r"[a-z][\w /.()%-]*", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?:global[ _]?)?step|iter|iteration|epoch", re.IGNORECASE)
 _CELL: Final = re.compile(r"[-+.\d]\S*|nan|inf|none|n/a|", re.IGNORECASE)
+_BANNER: Final = re.compile(
+    rf"(?:^|[\]|>:] |- )\W*(?:[a-z]+ ){{0,2}}(?:(?P<held_out>{HELD_OUT_TERM})|epoch|train|training)(?: [a-z]+){{0,5}}"
+    r"(?:[ \[#]*\d+(?:/\d+)?\]?)?\W*$",
+    re.IGNORECASE,
+)
+_NO_BEGIN: Final = re.compile(r"\b(?:complet|data|done|end|finish|load|sav|set up|skip)", re.IGNORECASE)
 
 
 class Records:
@@ -44,3 +51,36 @@ class Records:
         if len(cells) == len(self._columns) and all(map(_CELL.fullmatch, cells)):
             return ", ".join(f"{name}: {cell}" for name, cell in zip(self._columns, cells, strict=True) if cell)
         return ""
+
+
+class HeldOutBlocks:
+    """Find lines below a banner such as `=== Validation ===` whose steps or totals do not continue the training's."""
+
+    def __init__(self, run_steps: int | None) -> None:
+        self._run_steps, self.inside = run_steps, False
+        self._trained: tuple[int | None, int, int] | None = None  # epoch, total, step
+        self._own: list[Reading] = []  # the last two
+
+    def look(self, text: str) -> None:
+        """Take note of a banner: of held-out data, or of the training."""
+        if len(text) <= BANNER_LIMIT and (match := _BANNER.search(text.rstrip(". "))):
+            self.inside, self._own = bool(match["held_out"]) and not _NO_BEGIN.search(text), []
+
+    def has(self, read: Reading) -> bool:
+        """Return whether a line is about held-out data; any other line is about the training."""
+        self.inside = self.inside and self._is_own(read)
+        if self.inside:
+            self._own = [*self._own[-1:], read]
+        else:
+            self._trained = read.epoch, read.total, read.step
+        return self.inside
+
+    def _is_own(self, read: Reading) -> bool:
+        if self._trained is None:
+            return bool(read.total and self._run_steps) and read.total != self._run_steps and read.epoch is None
+        epoch, total, step = self._trained
+        if (read.epoch, read.total) != (epoch, total):
+            return read.epoch == epoch
+        before, last = self._own if len(self._own) > 1 else (read, read)
+        follows = last.total == total and last.step < read.step <= 2 * last.step - before.step
+        return follows or read.step < step or (read.step == step and not read.bar)

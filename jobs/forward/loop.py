@@ -99,15 +99,11 @@ class Forwarding:
         return tool
 
     def _send(self, tool: Tool, state: State, steps: Steps) -> None:
-        new = steps
-        if tool.keeps_first:
-            own = {
-                step: {
-                    name: value for name, value in values.items() if name == "ts" or step > state.marks.get(name, -1)
-                }
-                for step, values in steps.items()
-            }
-            new = {step: values for step, values in own.items() if values.keys() - {"ts"}}
+        new: dict[int, dict[str, float]] = {}
+        for step, values in steps.items():
+            old = {name for name in values if tool.keeps_first and step <= state.marks.get(name, -1)} - {"ts"}
+            if values.keys() - old - {"ts"}:
+                new[step] = {name: value for name, value in values.items() if name not in old}
         if new:
             tool.send(new)
         for step, values in steps.items():

@@ -21,6 +21,8 @@ from dscampaign.jobs.shared.payload import Payload
 _PASSWORD = re.compile(r"://(?:[^/\s:@]*:(?!\d+/)\S+|[^/\s:@]+)@")
 _QUERY = re.compile(r"([?&][\w-]*(?:password|token|secret|key)=)[^&\s]+", re.IGNORECASE)
 _LONGEST = 500
+_SETTINGS: Final = ("campaign", "run", "config_hash", "seed", "global_batch", "target_step")
+_SIZES: Final = ("world_size", "micro_batch", "accumulation")
 
 Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the script's names, among them ``step`` and ``ts``, in epoch seconds."""
@@ -83,31 +85,16 @@ def metrics_of(values: Mapping[str, float]) -> dict[str, float]:
 
 def settings_of(payload: Payload) -> dict[str, Any]:
     """Return the run's settings, the same in every attempt. Environment variables are left out."""
-    settings: dict[str, Any] = {
-        **payload.params,
-        "campaign": payload.campaign,
-        "run": payload.run,
-        "config_hash": payload.config_hash,
-        "seed": payload.seed,
-        "global_batch": payload.global_batch,
-        "target_step": payload.target_step,
-        "command": " ".join(payload.command),
-    }
-    sizes = ("micro_batch", "accumulation", "world_size")
+    settings = {**payload.params, **{name: getattr(payload, name) for name in _SETTINGS}}
+    settings["command"] = " ".join(payload.command)
     if payload.train is not None:
-        settings["train"] = {name: value for name, value in payload.train.items() if name not in sizes}
+        settings["train"] = {name: value for name, value in payload.train.items() if name not in _SIZES}
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def sizes_of(payload: Payload) -> dict[str, Any]:
     """Return the sizes, which may differ between two attempts of a run."""
-    sizes = {
-        "attempt": payload.generation,
-        "nodes": payload.nodes,
-        "world_size": payload.world_size,
-        "micro_batch": payload.micro_batch,
-        "accumulation": payload.accumulation,
-    }
+    sizes = {"attempt": payload.generation, **{name: getattr(payload, name) for name in ("nodes", *_SIZES)}}
     return {name: value for name, value in sizes.items() if value is not None}
 
 

@@ -179,10 +179,8 @@ def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
         try:
             result = look()
             results.append((result, "" if result is not None else "nothing was written"))
-        except ChildFailed as exc:
-            results.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other
-            results.append((None, f"{type(exc).__name__}: {exc}"))
+            results.append((None, str(exc) if isinstance(exc, ChildFailed) else f"{type(exc).__name__}: {exc}"))
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()

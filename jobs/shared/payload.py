@@ -143,16 +143,10 @@ class Payload(Document):
         names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
         return replace(
             self,
-            micro_batch=micro_batch,
-            accumulation=accumulation,
+            **sizes,
             train=None if self.train is None else {**self.train, **sizes},
             ds_config={**self.ds_config, **names},
         )
-
-    @property
-    def zero_stage(self) -> int | None:
-        """Return the ZeRO stage of the built-in training, None for a script of the user's own."""
-        return self.train.get("zero_stage") if self.train else None
 
     @property
     def arrangement(self) -> str | None:

@@ -185,11 +185,6 @@ def test_an_error_before_the_time_limit_is_the_cause_and_an_echo_is_not() -> Non
     assert judge(raised("builtins.RuntimeError", worker, last_step=40), state="TIMEOUT").kind == "time_limit"
 
 
-def test_a_collective_that_hung_until_the_limit_is_a_hang() -> None:
-    hung = outcome(*KILLED, lines=log_lines("[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(Seq"))
-    assert judge(hung, state="TIMEOUT").kind == "hang"
-
-
 def test_an_error_just_before_the_end_of_a_job_at_its_limit_is_an_answer_to_slurm_s_signal() -> None:
     """Where its agent did not come to note the signal."""
     ended_s = outcome().ended_s
@@ -208,10 +203,6 @@ def test_what_was_being_ended_did_not_die_by_itself() -> None:
     assert judge(outcome(wait), torn).kind == "hang"
     killed = replace(torn, ranks=(RankEnd(2, None, None, gone_s=70.0),))
     assert judge(outcome(wait), killed).kind == "crash"
-
-
-def test_preemption_beats_the_errors_that_it_causes() -> None:
-    assert judge(raised("torch.distributed.DistBackendError", NCCL), state="PREEMPTED").kind == "preempted"
 
 
 # -- answers to being ended ------------------------------------------------------------------------------------

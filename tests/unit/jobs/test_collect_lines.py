@@ -150,6 +150,29 @@ def test_of_what_is_in_doubt_nothing_is_taken(tmp_path: Path, text: str) -> None
     assert read(f"{text}\n", CommonForms(), tmp_path) == []
 
 
+TRAINED = "step 25 | loss 2.75\n"
+TOTALS = "step 5/20 | loss 3.5\nstep 20/20 | loss 4.5\n"
+NO_TOTALS = "step 0 | loss 3.5\nstep 20 | loss 4.5\nstep 40 | loss 5.5\n"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        f"===== Validation =====\n{TOTALS}",
+        f"[2026-03-02 11:20:41] INFO Running validation...\n{TOTALS}",
+        f"***** Running Evaluation *****\n{NO_TOTALS}",
+        f"--- Evaluating on dev set ---\n{NO_TOTALS}Resuming training\n",
+        "Evaluation at step 25:\nstep 25 | loss 3.5\n",
+        "Validation\nval acc 0.25\n",
+        f"Validation data loaded\n{TRAINED}",
+        f"Sanity validation\n{TOTALS}Training\n{TRAINED}",
+    ],
+)
+def test_lines_below_a_banner_of_validation_are_no_training(tmp_path: Path, block: str) -> None:
+    found = read(f"{TRAINED * (TRAINED not in block)}{block}step 30 | loss 2.5\n", CommonForms(1000), tmp_path)
+    assert [(line["step"], line["loss"]) for line in found] == [(25, 2.75), (30, 2.5)]
+
+
 BAR = "30%|###   | 30/100 [00:10<00:23,  2.9it/s"
 BLOCKS = (
     "[batch=30/100]:\n\t Train time/epoch: 0\n\t Train metrics/train/LanguageCrossEntropy: 2.5",
@@ -160,6 +183,7 @@ BLOCKS = (
 OF_STEPS = (  # a run of 100 steps
     *BLOCKS,
     f"{BAR}, loss=2.5]",
+    "Progress on:train 30.0it/100it rate:1.2it/s remaining:13:20 postfix:loss=2.5",  # Levanter
     f"Epoch 1/1: {BAR}, loss=tensor(2.5)]",
     f"1|30|Loss: 2.5: {BAR}]",  # torchtune
     f"Train step of epoch 0: {BAR}, gpt_loss=2.5, loss_mean=9]",  # OpenRLHF
