@@ -191,8 +191,8 @@ def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) 
         del suspects[FIRST_SUSPECTS : FIRST_SUSPECTS - SUSPECT_LIMIT]
     went_on = progress if suspects else []
     limits = {True: RECORD_LIMIT, False: LINE_LIMIT}
-    lines = (*suspects, *went_on, *held)
-    return [LogLine(name, number, text.rstrip()[: limits[text.startswith("{")]]) for number, text in lines]
+    chosen = (*suspects, *went_on, *held)
+    return [LogLine(name, number, text.rstrip()[: limits[text.startswith("{")]]) for number, text in chosen]
 
 
 def _may_be_progress(text: str) -> bool:

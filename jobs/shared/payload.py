@@ -143,7 +143,8 @@ class Payload(Document):
         names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
         return replace(
             self,
-            **sizes,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
             train=None if self.train is None else {**self.train, **sizes},
             ds_config={**self.ds_config, **names},
         )
