@@ -48,7 +48,8 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
     looked_s = status.reconciler.expires_s if status.reconciler else 0.0
     if run.shown != RunState.RUNNING or not run.phase or looked_s <= status.now_s - LOOKED_S:
         return ""
-    word = _PHASES.get(run.phase, words(clean(run.phase)))
+    steps = run.phase == "start" and (run.ts_s or 0.0) > (run.phase_since_s or 0.0)  # since a pass looked
+    word = TRAINING if steps else _PHASES.get(run.phase, words(clean(run.phase)))
     if word == TRAINING or run.phase_since_s is None:
         return word
     return f"{word} for {duration(status.now_s - run.phase_since_s)}"

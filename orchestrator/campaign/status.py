@@ -19,7 +19,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count, figure, html_table
-from dscampaign.orchestrator.reconcile.forecast import UNKNOWN, TimeLeft, read_history, time_left
+from dscampaign.orchestrator.reconcile.forecast import UNKNOWN, TimeLeft, time_left
 from dscampaign.orchestrator.reconcile.lease import STANDING, LeaseHolder, lease_name, looked_s
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
@@ -59,7 +59,6 @@ class CampaignStatus:
     now_s: float
     rules: dict[int, str] = field(default_factory=dict)  # by run id, the rule that found why it failed or is held
     left: TimeLeft = UNKNOWN  # how long the campaign and its running runs will still take
-    waiting_s: float | None = None  # how long runs that wait likely take, one after another, if none is running
     # by run id, where its metrics come from, of runs whose script does not report them
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
     # of conditions by their names, once they are read, see `with_titles`
@@ -192,22 +191,9 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             standing=leases.read_lease(conn, STANDING),
             now_s=now_s,
             left=time_left(conn, campaign.id, rows, now_s),
-            waiting_s=_waiting_s(conn, campaign.id, rows),
             sources=campaigns.metrics_sources(conn, campaign.id),
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
-
-
-def _waiting_s(conn: Connection, campaign_id: int, rows: Sequence[RunStatus]) -> float | None:
-    """Forecast the time of the runs that wait, as the plan does; None if it is unknown, or if a run is running."""
-    waits = [row for row in rows if row.shown in (RunState.PENDING, RunState.QUEUED)]
-    if not waits or any(row.state is RunState.RUNNING for row in rows):
-        return None
-    history, params = read_history(conn, campaign_id), campaigns.unsettled(conn, campaign_id, "params")
-    configs = cache(partial(campaigns.unsettled, conn, campaign_id, "config"))  # large, and only for earlier campaigns
-    steps = ((row.run_id, row.target_step and max(0, row.target_step - (row.step or 0))) for row in waits)
-    likely = [history.forecast(params[run], lambda: configs()[run], left) for run, left in steps]  # noqa: B023
-    return None if None in likely else sum(found.seconds for found in likely if found)
 
 
 def _first_micro_batch(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> dict[int, int | None]:

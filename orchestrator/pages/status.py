@@ -190,7 +190,7 @@ def _first_line(status: CampaignStatus, page: Page) -> str:
 def _left_text(status: CampaignStatus) -> str:
     """`over about 14:20, 3 h 20 min left with 4 at once`; "" if all is settled."""
     if status.left.seconds is None or status.ends_s is None:
-        known = status.waiting_s and f"likely {duration(status.waiting_s)}, one after another, once they start"
+        known = (alone_s := status.left.waiting_s) and f"likely {duration(alone_s)}, one after another, once they start"
         return "" if status.settled else known or "end unknown"
     at_once = f"{status.shown_counts[RunState.RUNNING]} at once"
     return f"over about {near_time(status.ends_s, status.now_s)}, {duration(status.left.seconds)} left with {at_once}"

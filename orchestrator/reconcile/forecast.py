@@ -182,6 +182,7 @@ class TimeLeft(NamedTuple):
 
     seconds: float | None
     runs: Mapping[int, float]
+    waiting_s: float | None = None  # if none is running, of the runs that wait, one after another
 
 
 UNKNOWN: Final = TimeLeft(None, {})
@@ -189,7 +190,9 @@ UNKNOWN: Final = TimeLeft(None, {})
 
 def time_left(conn: Connection, campaign_id: int, rows: Sequence[RunStatus], now_s: float) -> TimeLeft:
     """Forecast the end of a campaign from its store."""
-    if not any(row.state is RunState.RUNNING for row in rows):
+    running = any(row.state is RunState.RUNNING for row in rows)
+    waiting = [row for row in rows if row.shown in (RunState.PENDING, RunState.QUEUED)]
+    if not (running or waiting):
         return UNKNOWN
     history, params = read_history(conn, campaign_id), campaigns.unsettled(conn, campaign_id, "params")
     configs = cache(lambda: campaigns.unsettled(conn, campaign_id, "config"))  # large, and only for earlier campaigns
@@ -204,10 +207,10 @@ def time_left(conn: Connection, campaign_id: int, rows: Sequence[RunStatus], now
             steps = None if row.target_step is None else row.target_step - (pace.start_step or 0)
             left_s = run_left_s(row, pace, forecast(row, steps), now_s)
             left |= {} if left_s is None else {row.run_id: left_s}
-    waiting = (row for row in rows if row.shown in (RunState.PENDING, RunState.QUEUED))
     steps_left = ((row, row.target_step and max(0, row.target_step - (row.step or 0))) for row in waiting)
-    likely = (found and found.seconds for row, steps in steps_left for found in [forecast(row, steps)])
-    return TimeLeft(campaign_left_s(rows, left, likely), left)
+    likely = [found and found.seconds for row, steps in steps_left for found in [forecast(row, steps)]]
+    waiting_s = None if running or None in likely else sum(filter(None, likely))
+    return TimeLeft(campaign_left_s(rows, left, likely), left, waiting_s)
 
 
 def campaign_left_s(
