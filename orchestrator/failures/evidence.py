@@ -53,7 +53,7 @@ class Ended:
         on_cpu: Whether the ranks' device memory is the host's.
         agent_lines: The agents' own log, if no agent left an outcome.
         known_start_step, known_last_step: The store's, for an attempt that left no outcome.
-        resizable: Whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
+        resizable: Whether ranks on the CPU can be tried with a smaller micro-batch.
         host_memory: The field of the spec that limits the host's memory, and its value, "" for no limit.
         diverged_before: The loss that was not finite at the end of the attempts before it, and the step since when.
         set_up: The line of `setup` that failed, if no agent left an outcome.

@@ -85,8 +85,7 @@ def _write_to_jobs(actions: Sequence[Action], writer: FencedWriter, paths: Campa
 
 def _close_waiting(batch: Path, actions: Sequence[CancelJob]) -> None:
     """Close the tasks of an array whose agents look at this; each pass asks again until they have ended."""
-    closed = closed_tasks(batch)
-    if tasks := {action.attempt.array_index or 0 for action in actions} - closed:
+    if tasks := {action.attempt.array_index or 0 for action in actions} - closed_tasks(batch):
         close_tasks(batch, tasks)
 
 

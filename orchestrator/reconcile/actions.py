@@ -169,14 +169,12 @@ class SetAside:
 
 Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize | SetAside
 
-_OF_RUN = (SetRun, Submit)
-
 
 def run_of(action: Action) -> int:
     """Return the id of an action's run."""
     if isinstance(action, SetAside):
         return action.run_id
-    return action.run.id if isinstance(action, _OF_RUN) else action.attempt.run_id
+    return action.run.id if isinstance(action, SetRun | Submit) else action.attempt.run_id
 
 
 @dataclass

@@ -155,7 +155,6 @@ def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
 MAX_EXCLUDED_SHARE: Final = 0.25  # of the nodes of the cluster
 ENVIRONMENT_RULES: Final = frozenset({"device-ordinal"})  # errors that all nodes of a healthy cluster share
 Names = Callable[[], frozenset[str]]
-REFUSALS: Final = frozenset({NOT_TRUSTED})  # rules by which the agent itself refuses to run, for good
 
 
 def excluded(ended: Collection[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
@@ -210,7 +209,7 @@ class NodeEvidence:
             return replace(end, place="")
         if end.kind is not FailureClass.DETERMINISTIC:
             return end
-        if not (python is None or end.begun or end.rule in REFUSALS) and python in self._trained_with():
+        if not (python is None or end.begun or end.rule == NOT_TRUSTED) and python in self._trained_with():
             return replace(end, kind=FailureClass.NODE, host="", place="")
         if end.rule not in ENVIRONMENT_RULES or not end.host:
             return end

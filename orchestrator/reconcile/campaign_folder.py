@@ -9,10 +9,9 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from dscampaign.db.engine import sqlite_file
@@ -110,7 +109,7 @@ class CampaignFolder:
             require_free(self.paths, store, recorded=recorded)
             make_private(self.paths.dir)
             self._make_folders()
-            self._mark((_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store})
+            self._mark(**((_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store}))
         except OSError as exc:
             raise storage.unwritable(exc) from exc
 
@@ -161,7 +160,7 @@ class CampaignFolder:
         for folder in (self.paths.runs, self.paths.batches):
             make_below(self.paths.dir, folder)
 
-    def _mark(self, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def _mark(self, **more: Any) -> None:
         write_atomically(self.paths.marker, json.dumps({**more, **self._marker}))
 
     def _away(self) -> Unreachable:
@@ -175,12 +174,6 @@ class CampaignFolder:
         if self.was_removed:
             hint += f", or `{typed('rm', name)}` to give it up"
         return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)
-
-
-def note_cluster(folder: Path, executor: Executor) -> None:
-    """Record in the folder of an array to which cluster it is about to be submitted."""
-    if name := executor.cluster():
-        write_atomically(cluster_file(folder), name)
 
 
 def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: Executor) -> None:

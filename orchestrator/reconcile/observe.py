@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from dscampaign.db import metrics
 from dscampaign.db.errors import StoreError
@@ -22,7 +25,7 @@ from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared import checkpoint, spool_steps
-from dscampaign.jobs.shared.code_copy import CopyPaths
+from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.divergence import diverged
 from dscampaign.jobs.shared.job_array import JobRecord, job_record, run_log
 from dscampaign.jobs.shared.layout import CampaignPaths
@@ -31,7 +34,7 @@ from dscampaign.jobs.shared.state_layout import arrangement
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Executor, JobListing, JobView, WaitedJob
-from dscampaign.orchestrator.executors.job_request import attempt_paths, is_copy
+from dscampaign.orchestrator.executors.job_request import attempt_paths, code_of, is_copy
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, record_of
 from dscampaign.orchestrator.executors.storage import trouble as trouble_of
 from dscampaign.orchestrator.failures.exits import SET_UP
@@ -49,6 +52,9 @@ from .set_aside import in_words, may_pass
 from .shared_jobs import own_part, share_of
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, StoreState, sort_out
 from .stored import Stored, later, waits_for_storage
+
+_MICRO_BATCH: Final = re.compile(rb"\{(?:micro_batch|ds_config)\}|CAMPAIGN_(?:MICRO_BATCH|\w+_CONFIG|(?![A-Z]))")
+"""A placeholder or variable with an attempt's micro-batch, or a name that a script puts together."""
 
 
 def observe(
@@ -195,8 +201,9 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     if untouched and all(row.task is None for row in rows):
         return RunView(run, tuple(AttemptView(row, listing.jobs[row.job_key]) for row in rows), read_config)
     attempts = tuple(_attempt_view(row, run, listing, folder) for row in rows)
+    fixes_batch = partial(_fixes_batch, run, read_config, paths)
     if untouched or (run.state in SETTLED_RUN and run.state is not RunState.HELD):  # then its files do not matter
-        return RunView(run, attempts, read_config)
+        return RunView(run, attempts, read_config, fixes_batch=fixes_batch)
     config, latest = read_config(), attempts[-1] if attempts else None
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     hangs = idle_s >= config.retry.hang_min_s
@@ -223,7 +230,18 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         hopeless=hopeless_as,
         diverged_before=diverged_before,
         reached_before=reached_before,
+        fixes_batch=fixes_batch,
     )
+
+
+def _fixes_batch(run: RunRow, read_config: Callable[[], RunConfig], paths: CampaignPaths) -> bool:
+    """Return whether nothing in a script's command and code asks for the micro-batch; False if that is unknown."""
+    copy = CopyPaths(paths.code(code_of(run, read_config())))
+    with suppress(OSError, DamagedCopy):
+        files = (copy.folder / path for path in copy.read().files)
+        texts = (file.read_bytes() for file in files if file.is_file())
+        return not any(map(_MICRO_BATCH.search, chain([read_config().model_dump_json().encode()], texts)))
+    return False
 
 
 def _by_losses(attempt: AttemptView) -> bool:

@@ -63,9 +63,9 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
     if fragmented and not too_big:
         reason = "memory was free but fragmented, tried with expandable segments"
         return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, reason)
-    if not batch or not micro:
-        hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
-        return f"{last.reason} · {hint}"
+    if not batch or not micro or view.fixes_batch():
+        use = "" if view.config.command is None else ", and use {micro_batch} in `command`"
+        return f"{last.reason} · to try a smaller micro-batch, set train.global_batch and train.micro_batch{use}"
     if before := _same_before(history):
         return _next_change(view, last, micro, before.row.micro_batch)
     shares = view.config.train.data_parallel(view.config.world_size())

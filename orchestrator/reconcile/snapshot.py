@@ -113,6 +113,7 @@ class RunView:
     # newest attempt ended without a step
     diverged_before: tuple[str, int] | None = None
     reached_before: int = 0  # the highest step that attempts before the newest one may have made; read in the same case
+    fixes_batch: Callable[[], bool] = bool  # reads whether an attempt's micro-batch surely does not reach the script
 
     @property
     def config(self) -> RunConfig:
@@ -132,6 +133,7 @@ class RunView:
     def ended(self, attempt: AttemptView) -> Ended:
         """Return the evidence about an attempt that has ended."""
         config, train, row = self.config, self.config.train, attempt.row
+        on_cpu, batch_known = trains_on_cpu(config), bool(train.global_batch and train.fixed_micro_batch)
         field, requested = "slurm.mem", config.slurm.mem
         if config.executor == "local":
             field, requested = "local.mem_per_process", config.local.mem_per_process
@@ -142,8 +144,8 @@ class RunView:
             nodes=row.nodes,
             target_step=self.run.target_step or next(targets, None),
             steps_decide=self.config.command is None,
-            on_cpu=trains_on_cpu(config),
-            resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
+            on_cpu=on_cpu,
+            resizable=config.command is None or (on_cpu and batch_known and not self.fixes_batch()),
             host_memory=(field, requested or ""),
             agent_lines=attempt.lines,
             set_up=attempt.set_up,

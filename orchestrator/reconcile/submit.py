@@ -28,7 +28,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.job_array import joining, make_closed, write_payloads
-from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.layout import CampaignPaths, cluster_file, payloads_file
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request, storage
@@ -43,7 +43,7 @@ from dscampaign.orchestrator.executors.sbatch_answer import last_words
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
 from .attempt_files import newest_begun, take_claim
-from .campaign_folder import note_cluster, run_folders
+from .campaign_folder import run_folders
 from .intent import Element, Jobs, batches, write_intent
 from .lease import FencedWriter
 from .origin import Origin
@@ -282,7 +282,8 @@ class _Submitter:
         self.writer.renew()
         make_closed(batch.folder)
         write_payloads(payloads_file(batch.folder), [element.payload for element in rows])
-        note_cluster(batch.folder, self.executor)
+        if cluster := self.executor.cluster():
+            write_atomically(cluster_file(batch.folder), cluster)
 
     def _record_job_ids(self, rows: Sequence[Element], jobs: Mapping[int, str]) -> None:
         with self.writer.write() as conn:

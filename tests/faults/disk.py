@@ -9,12 +9,7 @@ from typing import Self
 
 
 class SmallDisk:
-    """A file system in memory, for the length of a block; needs root.
-
-    Args:
-        path: Where it is mounted.
-        mb: Its size.
-    """
+    """A file system of so many megabytes in memory, at `path` for the length of a block; needs root."""
 
     def __init__(self, path: Path, mb: int) -> None:
         self.path, self._mb = path, mb

@@ -78,11 +78,7 @@ class Report:
 
 @dataclass
 class Soak:
-    """One soak.
-
-    Args:
-        folder: Where everything is written; short, because of the sockets in it.
-    """
+    """A soak in `folder`, whose path is short because sockets lie in it."""
 
     folder: Path
     seed: int

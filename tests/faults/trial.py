@@ -123,12 +123,7 @@ def case(label: str, *command: str, **settings: Any) -> dict[str, Any]:
 def begin(
     folder: Path, cases: Sequence[Mapping[str, Any]], url: str | None = None, dir: Path | None = None, **spec: Any
 ) -> Trial:
-    """Records a campaign of these cases; nothing is submitted yet.
-
-    Args:
-        url: The store; by default an SQLite file in the folder.
-        dir: The campaign's folder.
-    """
+    """Records a campaign of these cases, by default in an SQLite file in the folder; submits nothing."""
     (folder / "ledger").mkdir()
     ledger = {"LEDGER_DIR": str(folder / "ledger")}
     wanted = {**BASE, "name": "faults", "python": str(stand_in(folder)), "env": ledger, **spec}

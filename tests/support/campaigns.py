@@ -86,12 +86,7 @@ def run_to_end(
     each_error: Callable[[Exception], None] | None = None,
     poll_s: float = 1.0,
 ) -> Observed:
-    """Passes until the campaign is settled.
-
-    Args:
-        each_pass: Called after every pass with what the store holds, to do something at the right moment.
-        each_error: Called instead when the store did not answer; without it the test fails then.
-    """
+    """Passes until the campaign is settled; calls `each_pass` after each, or `each_error` if the store is away."""
     deadline_s = time.monotonic() + CAMPAIGN_HANGS_S
     reconciler = Reconciler(store, campaign, measure=figures_of)
     for done in reconciler.watch(poll_s=poll_s):

@@ -88,11 +88,7 @@ class Daemon:
         return self.run_dir / f"{self.name}.log"
 
     def start(self, ready: Callable[[], bool] | None = None, timeout_s: float = HANGS_S) -> None:
-        """Starts the server, and waits until `ready()` where one is given. Does nothing where it already runs.
-
-        Raises:
-            RuntimeError: It ended before it was ready; the message holds the end of its log.
-        """
+        """Starts the server unless it runs, and waits until it is `ready()`; an error holds the end of its log."""
         if self.pid is None:
             with self.log.open("ab") as log:
                 self._child = subprocess.Popen(

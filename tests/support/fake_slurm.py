@@ -39,11 +39,7 @@ class Call:
 
 
 class FakeSlurm:
-    """A cluster that answers as it is told.
-
-    Args:
-        folder: where the commands are made; it belongs on PATH.
-    """
+    """A cluster that answers as it is told, by commands in `folder`, which belongs on PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

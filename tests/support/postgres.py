@@ -111,11 +111,7 @@ class PostgresServer:
 
 
 def _newest_bin() -> Path:
-    """The folder with initdb, which Debian keeps off PATH.
-
-    Raises:
-        RuntimeError: PostgreSQL is not installed.
-    """
+    """The folder with initdb, which Debian keeps off PATH."""
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     found = str(versions[-1]) if versions else shutil.which("initdb")
     if found is None:

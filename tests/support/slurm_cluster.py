@@ -93,11 +93,7 @@ class SlurmCluster:
             shutil.rmtree(self.dir / name, ignore_errors=True)
 
     def run(self, *command: str, timeout_s: float = HANGS_S) -> str:
-        """Runs one command on this cluster and returns what it printed, without white space around it.
-
-        Raises:
-            subprocess.CalledProcessError: It failed; a note holds its stderr.
-        """
+        """Runs a command on this cluster; returns its stripped output. An error has a note with its stderr."""
         done = subprocess.run(command, check=False, env=self.env, capture_output=True, text=True, timeout=timeout_s)
         if done.returncode != 0:
             error = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)

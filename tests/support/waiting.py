@@ -13,16 +13,7 @@ POLL_S = 0.05
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = HANGS_S) -> None:
-    """Polls until `condition()` is true.
-
-    Args:
-        condition: Cheap check without side effects.
-        what: Named in the error.
-        timeout_s: Longest wait in seconds.
-
-    Raises:
-        TimeoutError: The condition did not become true in time.
-    """
+    """Polls until `condition()`, a cheap check, is true; raises TimeoutError that names `what`."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:

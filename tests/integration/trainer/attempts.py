@@ -90,14 +90,9 @@ class Attempt:
         deepspeed: dict[str, Any] | None = None,
         **changes: Any,
     ) -> dict[str, str]:
-        """Writes the attempt's files and returns the environment of its ranks.
+        """Writes the attempt's files, with fields of `train.json` that differ from `TINY`, and asks it to `stop`.
 
-        Args:
-            data_dir: prepared tokens.
-            resume: checkpoint to continue from.
-            stop: ask to stop before it has begun.
-            deepspeed: what is laid over the rendered configuration.
-            changes: fields of ``train.json`` that differ from ``TINY``.
+        Returns the environment of its ranks.
         """
         train = train_json(**changes)
         batch = {name: train[name] for name in ("micro_batch", "accumulation", "world_size")}

@@ -38,14 +38,7 @@ class Ranks:
     """Processes that form one group; all are ended soon after one fails, as by the launcher."""
 
     def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], count: int, port: int) -> None:
-        """Starts them.
-
-        Args:
-            arguments: of Python, for each rank.
-            env: laid over this process's environment.
-            count: how many.
-            port: where the first one listens.
-        """
+        """Starts `count` ranks, each with these arguments of Python; the first one listens at `port`."""
         self._failed_s = 0.0
         self._output = tempfile.NamedTemporaryFile("r")  # noqa: SIM115
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}

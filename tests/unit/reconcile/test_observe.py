@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +139,38 @@ def test_only_this_machine_s_room_is_limited(tmp_path: Path, world: World) -> No
     local.record(executor="local", slurm={}, local={"parallel": 3})
     assert look(local).capacity == 3
     local.store.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "fixed"),
+    [
+        ("os.environ['CAMPAIGN_STEPS']", {}, True),
+        ("os.environ['CAMPAIGN_MICRO_BATCH']", {}, False),
+        ("os.environ[f'CAMPAIGN_{name}']", {}, False),
+        ("", {"command": ["train.py", "--deepspeed_config", "{ds_config}", "{depth}"]}, False),
+        ("", {"env": {"BATCH": "{micro_batch}"}}, False),
+        ("", {"code": "live"}, False),
+    ],
+)
+def test_whether_a_micro_batch_reaches_a_script(
+    tmp_path: Path, script: str, changes: dict[str, Any], fixed: bool
+) -> None:
+    world = make_world(tmp_path)
+    (tmp_path / "train.py").write_text(script)
+    world.record(train={"steps": 3, "global_batch": 8, "micro_batch": 8}, matrix={"depth": [1]}, **changes)
+    world.run_pass()
+    files_of(world)
+    assert run(world).fixes_batch() is fixed
+    world.store.close()
+
+
+def test_a_script_that_gets_no_micro_batch_ends_at_its_first_out_of_memory(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(train={"global_batch": 8, "micro_batch": 8}, matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1, error="CUDA out of memory.", loss=None)
+    for _ in range(2):  # the second looks at a run that has failed
+        world.run_pass()
+        assert (world.states(), len(world.attempts("depth-1"))) == ({"depth-1": "failed"}, 1)
+    assert "{micro_batch}" in world.runs()["depth-1"].reason
+    world.store.close()

@@ -144,3 +144,26 @@ def test_a_micro_batch_that_has_trained_is_not_given_up_for_an_allocation_like_a
     last = replace(last, id=3, generation=3)
     assert not of_kind(Submit, decide(snapshot(run_view(first, replace(last, id=2, generation=2), config=CONFIG))))
     assert of_kind(Submit, decide(snapshot(run_view(first, between, last, config=CONFIG))))
+
+
+def _failed_without_retry(view: RunView) -> str:
+    actions = decide(snapshot(view))
+    assert not of_kind(Submit, actions)
+    [state] = of_kind(SetRun, actions)
+    assert state.state is RunState.FAILED
+    return state.reason
+
+
+def test_a_script_that_gets_no_micro_batch_is_not_tried_with_a_smaller_one() -> None:
+    script = CONFIG.model_copy(update={"command": ["t.py"]})
+    without = RunConfig.model_validate({"command": ["t.py"]})
+    end = ended_row(1, "oom", micro_batch=32)
+    reason = _failed_without_retry(run_view(end, config=script, fixes_batch=lambda: True))
+    hint = (
+        "to try a smaller micro-batch, set train.global_batch and train.micro_batch, and use {micro_batch} in `command`"
+    )
+    assert reason == f"oom · {hint}"
+    assert _failed_without_retry(run_view(replace(end, micro_batch=None), config=without)) == reason
+    fragments = run_view(replace(end, failure_class="fragmentation"), config=script, fixes_batch=lambda: True)
+    [submit] = of_kind(Submit, decide(snapshot(fragments)))  # these join without a smaller one
+    assert submit.changes == (config_changes.EXPANDABLE_SEGMENTS,)
