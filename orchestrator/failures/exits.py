@@ -110,16 +110,16 @@ def set_up(ended: Ended) -> Verdict | None:
 
 
 def no_container(ended: Ended) -> Verdict | None:
-    """Return the verdict on a container that did not start: a mistake if it fails in every try."""
-    if any(rank.pid is not None for outcome in ended.outcomes for rank in outcome.ranks):
-        return None
-    errors = [Clue(line, o.host) for o in ended.outcomes for line in o.lines if _OF_A_RUNTIME.match(line.text)]
+    """Return the verdict on a container that did not start: a mistake if it fails on every node and in every try."""
+    without = [outcome for outcome in ended.outcomes if all(rank.pid is None for rank in outcome.ranks)]
+    errors = [Clue(line, o.host) for o in without for line in o.lines if _OF_A_RUNTIME.match(line.text)]
     clue = next((error for error in errors if not _VAGUE.search(error.text)), next(iter(errors), None))
     if clue is None or "namespace" in clue.text:  # of which a node has only so many
         return None
     hint = "correct `container`; `campaign doctor SPEC --on-node` starts it once"
-    kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
-    passes = ended.trained or any(Scene(error.raised, trained=False).passing for error in errors)
+    starts = ended.trained or len(without) < len(ended.outcomes)
+    kind = FailureClass.NODE if starts else FailureClass.CRASH
+    passes = starts or any(Scene(error.raised, trained=False).passing for error in errors)
     place = "" if passes else f"{SET_UP} of the container: {gist(clue.text)}"
     return clue.verdict(kind, SET_UP, f"the container did not start: {headline(clue.text)}", hint, place=place)
 

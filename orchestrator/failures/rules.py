@@ -69,7 +69,6 @@ _storage = partial(_rule, FailureClass.STORAGE, "storage")
 _checkpoint = partial(_rule, FailureClass.CHECKPOINT)
 _diverged = partial(_rule, FailureClass.DIVERGED, hint="lower train.lr, or warm up longer")
 _hang = partial(_rule, FailureClass.HANG, "collective")
-_crash = partial(_rule, FailureClass.CRASH)
 _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early = partial(_mistake, early=True)
 _again = partial(_early, sure=Sureness.UNSURE)
@@ -129,7 +128,8 @@ _TEXTS = (
         "slurm-log",
         r"DUE TO NODE FAILURE|lost communication with a remote daemon|daemon has unexpectedly failed after launch"
         r"|because its node has died|marked dead because the detector"
-        r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node)(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
+        r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node|ssh: connect to host(?= [\w-]+ port))"
+        r"(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
     ),
     # The fabric: InfiniBand's verbs as NCCL and UCX report them, and NVLink's switches.
     _node(
@@ -218,7 +218,7 @@ _KINDS = (
     _diverged("loss-not-finite", when=lambda scene: scene.diverged, sure=Sureness.LIKELY),
     _hang(when=lambda scene: scene.hung, sure=Sureness.LIKELY),
     _mistake("script-error", when=lambda scene: scene.is_mistake),
-    _crash("passing", when=lambda scene: scene.passing, sure=Sureness.LIKELY),
+    _rule(FailureClass.CRASH, "passing", when=lambda scene: scene.passing, sure=Sureness.LIKELY),
     _checkpoint("checkpoint-unreadable", when=lambda scene: scene.of_a_checkpoint, sure=Sureness.LIKELY),
     _again(
         "no-file",

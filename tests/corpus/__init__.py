@@ -13,7 +13,8 @@ transformers 5); its author knew what the classes mean and not the rules. One of
 first contact, as the case says; the figure counts that case as misjudged. Batch 12 is of ends before the first step
 that pass by themselves or are one node's fault, and of mistakes beside them; batch 13 of fabrics, JSON logs, exception
 groups and other languages; batch 14 of batch 12's kinds, written after its rules and judged once before any change;
-batch 15 of ends that the rules were mended for. A case has `name`, `label` and what was left behind:
+batch 15 of ends that the rules were mended for; batch 16 of frameworks and containers, labelled before their first
+contact, without those that repeat known texts. A case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
