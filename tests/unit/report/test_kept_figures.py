@@ -72,6 +72,7 @@ def kept(folder: str, names: Mapping[str, str], figures: Sequence[Figure | None]
     return Table({text: repeats(f"{folder}/campaign.db.gz", name) for text, name in names.items()}, figures)
 
 
+BESIDE_SPEED: Final = [middle("busy_pct"), most("held_gb"), most("host_gb"), middle("held_out")]
 COMPILED: Final = {
     f"{stage} {text}": f"deepcompile-{value}_zero_stage-{stage}"
     for stage in (1, 2, 3)
@@ -246,7 +247,7 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             "774M ZeRO 3": "model-gpt2-large_strategy-zero3",
             "774M ZeRO 3, optimizer offloaded": "model-gpt2-large_strategy-zero3-offload",
         },
-        [each("speed"), middle("step_ms"), middle("busy_pct"), most("held_gb"), most("host_gb"), middle("held_out")],
+        [each("speed"), middle("step_ms"), *BESIDE_SPEED],
     ),
     "five-strategies-next-h200x2": lambda: kept(
         "five-strategies-next-h200x2",
@@ -259,15 +260,7 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
             "1.56B ZeRO 3": "xl-zero3",
             "1.56B ZeRO 3, activations computed again": "xl-zero3-recomputed",
         },
-        [
-            spread("speed"),
-            middle("step_ms"),
-            middle("mfu"),
-            middle("busy_pct"),
-            most("held_gb"),
-            most("host_gb"),
-            middle("held_out"),
-        ],
+        [spread("speed"), middle("step_ms"), middle("mfu"), *BESIDE_SPEED],
     ),
     "zero3-prefetch-h200x2": lambda: kept(
         "zero3-prefetch-h200x2",
@@ -382,15 +375,7 @@ TABLES: Final[Mapping[str, Callable[[], Table]]] = {
                 "ZeRO 3, optimizer offloaded": "zero3-offload",
             }.items()
         },
-        [
-            each("speed"),
-            middle("step_ms"),
-            times("speed"),
-            middle("busy_pct"),
-            most("held_gb"),
-            most("host_gb"),
-            middle("held_out"),
-        ],
+        [each("speed"), middle("step_ms"), times("speed"), *BESIDE_SPEED],
     ),
     "loss-verification-h200x2": lambda: kept(
         "loss-verification-h200x2",
