@@ -231,9 +231,8 @@ def test_a_pipe_among_the_logs_of_a_folder_is_skipped_with_a_remark(tmp_path: Pa
     (tmp_path / "b.log").write_text("KeyError: 'a'\n")
     (tmp_path / "gone.log").symlink_to("nowhere")
     assert main(["diagnose", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "KeyError" in out
-    assert f"Skipped, not regular files: {tmp_path / 'a.log'}, {tmp_path / 'gone.log'}." in out
+    skipped = f"Skipped, not regular files: {tmp_path / 'a.log'}, {tmp_path / 'gone.log'}."
+    assert skipped in capsys.readouterr().out
 
 
 def test_the_folder_of_an_attempt(tmp_path: Path, capsys: Output) -> None:

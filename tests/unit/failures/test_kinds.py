@@ -94,50 +94,19 @@ OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
 TRACKER = (f"{SITE}/wandb/sdk/wandb_run.py", 1800, "log", "")
 CHECK = (f"{SITE}/mylib/core.py", 3, "check", "raise Odd('no')")
 
-WORKER = """
--- Process 1 terminated with the following error:
-Traceback (most recent call last):
-  File "/u/t.py", line 3, in f
-    g()
-KeyError: 1
-"""
-
 EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.RuntimeError", "an odd complaint", (USER, OPERATOR), "deterministic"),
     ("builtins.RuntimeError", "the frob is out", (USER,), "deterministic"),
-    ("builtins.RuntimeError", "batch must be a multiple of 8", (), "deterministic"),
-    ("builtins.RuntimeError", "the server must be up, but nobody answered", (), "crash"),
-    ("mylib.BadConfigError", "no", (), "deterministic"),
-    ("deepspeed.x.OddException", "no", (), "deterministic"),
     ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", (USER,), "deterministic"),
-    ("json.decoder.JSONDecodeError", "Expecting ',' delimiter: line 3 column 9 (char 40)", (), "deterministic"),
-    ("subprocess.CalledProcessError", "Command '['which', 'c++']' returned non-zero exit status 1.", (),
-     "deterministic"),
-    ("builtins.RuntimeError", "Error building extension 'x': cc1plus: Killed", (), "crash"),
-    ("requests.exceptions.HTTPError", "403 Client Error: Forbidden for url: https://x", (), "crash"),
-    ("requests.exceptions.HTTPError", "502 Server Error: Bad Gateway for url: https://x", (), "crash"),
-    ("builtins.OSError", "[Errno 24] Too many open files", (), "crash"),
-    ("builtins.RuntimeError", "CUDA error: invalid argument", (), "deterministic"),
-    ("builtins.RuntimeError", "The GPU driver is too old for this build. Please download a newer one.", (),
-     "deterministic"),
-    ("builtins.OSError", "[Errno 39] Directory not empty: '/s/cache'", (), "crash"),
-    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/c/blobs/a1.incomplete'", (),
-     "deterministic"),
-    ("torch.multiprocessing.spawn.ProcessRaisedException", WORKER, (), "deterministic"),
-    ("mlflow.exceptions.MlflowException", "failed:\nTraceback (most recent call last):\nKeyError: 1", (),
-     "deterministic"),
     ("builtins.ValueError", "odd", (USER,), "deterministic"),
     ("builtins.ValueError", "odd", (USER, TRACKER), "deterministic"),
     ("mylib.Odd", "no", (USER, CHECK), "deterministic"),
-    ("wandb.errors.CommError", "project not found: it must exist", (), "deterministic"),
     ("builtins.AssertionError", "", (("/u/t.py", 3, "step", "assert torch.isfinite(loss)"),), "diverged"),
-    ("builtins.TypeError", "clip() got an unexpected keyword argument 'error_if_nonfinite_grads'", (), "deterministic"),
-    ("builtins.ValueError", "Input contains NaN in column 3", (), "deterministic"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "message", "frames", "expected"), EARLY)
-def test_an_error_before_the_first_step(kind: str, message: str, frames: Any, expected: str) -> None:
+def test_the_frames_of_an_error_before_the_first_step(kind: str, message: str, frames: Any, expected: str) -> None:
     verdict = judge_error(kind, message, *frames)
     assert meaning(verdict) == expected, verdict
 
