@@ -90,12 +90,7 @@ class _Record:
         with suppress(ValueError):  # not the main thread
             # Python gives a signal that had a handler its deadly default back while it shuts down, which takes seconds.
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        how = {
-            "group": self._groups.largest(),
-            "software": _software(),
-            "state": "ended",
-            "ended": time.time(),
-        }
+        how = {"group": self._groups.largest(), "software": _software(), "state": "ended", "ended": time.time()}
         _write({**self._identity, **ending, **how}, *self._folders)
 
 

@@ -98,11 +98,7 @@ def _read_gpus(nvml: Any, visible: Sequence[str], requested: int) -> tuple[Gpu, 
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
     """
     count = nvml.nvmlDeviceGetCount()
-    gpus, troubles = each_gpu(
-        nvml,
-        gpu_names(nvml, visible),
-        lambda _, name, gpu: Gpu(name, *memory_bytes(nvml, gpu)),
-    )
+    gpus, troubles = each_gpu(nvml, gpu_names(nvml, visible), lambda _, name, gpu: Gpu(name, *memory_bytes(nvml, gpu)))
     parts = any(name.startswith("MIG") for name in visible)
     if len(gpus) < requested and not any(map(_LOST.search, troubles)) and (parts or count >= requested):
         raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {requested}")

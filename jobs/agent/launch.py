@@ -86,12 +86,7 @@ class Launcher:
 
 
 def command(
-    payload: Payload,
-    hostfile: Path,
-    node_rank: int,
-    address: str,
-    port: int,
-    copy: CodeCopy | None = None,
+    payload: Payload, hostfile: Path, node_rank: int, address: str, port: int, copy: CodeCopy | None = None
 ) -> list[str]:
     """Return the launcher's command line, with `rank.py` and the script."""
     sizes = payload.nodes, payload.ranks_per_node

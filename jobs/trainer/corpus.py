@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import glob
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import TextIO
 
 CHUNK_CHARS = 1 << 20
-RECORDS = (".jsonl", ".json", ".parquet")
+RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")
 SUFFIXES = (".txt", *RECORDS)
+OTHERS: tuple[str, ...] = (".arrow", ".bz2", ".gz", ".xz", ".zst")
+"""Files of data that are not read: without them, a folder would be trained on in part."""
+HUGE = 10**12  # records of a split of the hub, to see whether slices of it overlap
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,13 @@ class Corpus:
         return [self.text_field, *padded, *(stats or [self.path, self.name, self.split or "train"])]
 
     def stretches(self) -> list[tuple[Path, int, int]]:
-        """Return the local files, each with its first record and that after its last; none of the hub."""
+        """Return the files, or splits of the hub as if they were huge, each with its first record and the end."""
         files, instruction = self._files(), self._sliced()[1]
-        if not files or not instruction:
+        if not files:
+            parts = [part.strip().partition("[") for part in (self.split or "train").split("+")]
+            ends = [_bounds(f"train[{rest}", HUGE) if bracket else (0, HUGE) for _, bracket, rest in parts]
+            return [(Path(self.path, self.name or "", part[0]), *own) for part, own in zip(parts, ends, strict=True)]
+        if not instruction:
             return [(file, 0, sys.maxsize) for file in files]
         counts = [sum(1 for _ in self._records(file)) for file in files]
         begin, end = _bounds(instruction, sum(counts))
@@ -58,10 +66,10 @@ class Corpus:
 
         Raises ValueError: a file's content does not fit its suffix, or a record lacks text in ``text_field``.
         """
-        for file, first, past in self.stretches():
+        for file, first, past in self.stretches() if self._files() else ():
             if (first, past) == (0, sys.maxsize):
                 yield from self._read(file)
-            elif file.suffix not in RECORDS and not self.pad_to:
+            elif file.suffix.lower() not in RECORDS and not self.pad_to:
                 yield islice(_lines(file), first, past)
             else:
                 yield from islice(self._records(file), first, past)
@@ -69,16 +77,19 @@ class Corpus:
             yield from self._read_hub()
 
     def _files(self) -> list[Path]:
-        path = Path(self.path)
+        path, others = Path(self.path), OTHERS
         if path.is_file():
-            return [path]
-        if not path.is_dir():
-            if path.is_absolute() or self.path.startswith("."):
-                raise FileNotFoundError(f"no data set at {self.path}")
+            found, others = [path], (*OTHERS, ".csv", ".tsv")
+        elif path.is_dir():
+            names = glob("**/*", root_dir=path, recursive=True)  # noqa: PTH207 - follows links, leaves out hidden names
+            found = sorted(path / name for name in names if name.startswith(self._sliced()[0]))
+        elif path.is_absolute() or self.path.startswith("."):
+            raise FileNotFoundError(f"no data set at {self.path}")
+        else:
             return []
-        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
-        if begin := self._sliced()[0]:
-            files = [file for file in files if file.relative_to(path).as_posix().startswith(begin)]
+        if unread := next((file for file in found if file.suffix.lower() in others), None):
+            raise ValueError(f"{unread}: {unread.suffix} files are not read; write .jsonl or .parquet files instead")
+        files = [file for file in found if path.is_file() or (file.suffix.lower() in SUFFIXES and not file.is_dir())]
         if not files:
             split = f" of split {self.split}" if self.split else ""
             raise FileNotFoundError(f"{path}: no {', '.join(SUFFIXES)} file{split}")
@@ -91,14 +102,14 @@ class Corpus:
 
     def _records(self, file: Path) -> Iterator[Iterator[str]]:
         """Read a file by the records that a slice counts: a text file's are its lines."""
-        if file.suffix in RECORDS or self.pad_to:
+        if file.suffix.lower() in RECORDS or self.pad_to:
             return self._read(file)
         return (iter([line]) for line in _lines(file))
 
     def _read(self, file: Path) -> Iterator[Iterator[str]]:
-        if file.suffix == ".parquet":
+        if file.suffix.lower() == ".parquet":
             yield from self._read_parquet(file)
-        elif file.suffix in (".jsonl", ".json"):
+        elif file.suffix.lower() in RECORDS:
             yield from self._read_json_lines(file)
         elif self.pad_to:
             yield from (iter([line.rstrip("\n")]) for line in _lines(file))
@@ -111,14 +122,19 @@ class Corpus:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as exc:
+                if "\\u" in line:  # perhaps half of a pair, which no tokenizer takes
+                    json.dumps(record, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as exc:
                 raise ValueError(f"{file}:{number}: each line must be a JSON object: {exc}") from exc
             yield from self._text(record, f"{file}:{number}")
 
     def _read_parquet(self, file: Path) -> Iterator[Iterator[str]]:
         import pyarrow.parquet  # only where such files are: it is slow to import
 
-        table = pyarrow.parquet.ParquetFile(file)
+        try:
+            table = pyarrow.parquet.ParquetFile(file)
+        except pyarrow.ArrowInvalid as exc:
+            raise ValueError(f"{file}: {exc}") from exc
         if self.text_field not in (names := table.schema_arrow.names):
             raise self._lacks_field(names, str(file))
         batches = table.iter_batches(columns=[self.text_field])

@@ -105,8 +105,9 @@ def load(
         cut -= cut % config.seq_len if padded else 0
         train, held_out = tokens[:cut], tokens[cut:]
     trained, rated = (Samples(part, config.seq_len, padded) for part in (train, held_out))
-    if not len(trained):
-        raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, a sample has {config.seq_len + 1}")
+    for kind, part, corpus in zip(("training", "held-out"), (trained, rated), corpora, strict=False):
+        if not len(part):
+            raise ValueError(f"{corpus.path}: {len(part.tokens)} {kind} tokens, a sample has {config.seq_len + 1}")
     return Data(trained, rated, meta.vocab_size, meta.eos)
 
 
@@ -150,10 +151,12 @@ def _require_apart(corpora: Sequence[Corpus]) -> None:
         return
     trained, held_out = (corpus.stretches() for corpus in corpora)
     both = {
-        file.resolve()
+        file
         for file, first, past in trained
         for other, begin, end in held_out
-        if file.samefile(other) and first < end and begin < past
+        if first < end
+        and begin < past
+        and (file == other or (file.exists() and other.exists() and file.samefile(other)))
     }
     if both:
         ways = "name other files or slices, or use train.dataset.eval_fraction"

@@ -50,8 +50,9 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
         report.event("trial", **vars(trial), tokens=tokens, **memory.place(engine.device))
         following = next_size(plan.share, trials, plan.too_big)
         over = time.monotonic() - began_s > plan.seconds or report.should_stop()
-        size = _agreed(0 if over or following is None else following, engine.device)
-        if not size:
+        wanted = torch.tensor(0 if over or following is None else following, device=engine.device)
+        dist.all_reduce(wanted, dist.ReduceOp.MIN)  # the smallest size of any rank; 0 if a rank wants to stop
+        if not (size := int(wanted)):
             return
 
 
@@ -91,10 +92,3 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _agreed(size: int, device: torch.device) -> int:
-    """Return the smallest size that a rank wants to try next; 0 if a rank wants to stop."""
-    wanted = torch.tensor(size, device=device)
-    dist.all_reduce(wanted, dist.ReduceOp.MIN)
-    return int(wanted)

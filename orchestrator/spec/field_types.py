@@ -66,8 +66,7 @@ Text = Annotated[
 Word = Annotated[
     str,
     BeforeValidator(
-        lambda value: str(value) if isinstance(value, int | float) else value,
-        json_schema_input_type=str | float | bool,
+        lambda value: str(value) if isinstance(value, int | float) else value, json_schema_input_type=str | float | bool
     ),
 ]
 """An argument of a command; a bare number or truth value counts as text."""

@@ -17,7 +17,7 @@ from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_findings
 from .slurm_syntax import MINUTES_SECONDS
 
-_SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\]")
+_SLICE: Final = re.compile(r"[\w./-]+\[(?:-?\d+%?)?:(?:-?\d+%?)?\](?:\(\w+\))?")
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
@@ -111,6 +111,8 @@ def _of_training(config: RunConfig) -> Iterator[Finding]:
         yield Finding.at("train.steps train", "steps is required", "give steps, or epochs")
     yield from _model(train)
     yield from _splits(train.dataset) if train.dataset else ()
+    if train.dataset and (most := train.dataset.max_tokens) and most < train.seq_len:
+        yield Finding.at("train.dataset.max_tokens train.seq_len", f"{most} are less than a sample of {train.seq_len}")
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:
@@ -224,15 +226,17 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
 
 
 def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
-    """Find splits that local data does not have: the training would fail, or read all of a file."""
+    """Find splits and configurations that data does not have: the training would fail, or read all of a file."""
+    if dataset.name and (path := Path(dataset.path)).is_absolute() and path.exists():
+        message = f"{dataset.name} is ignored: local data has no configurations"
+        yield Finding.at("train.dataset.name", message, "leave it out, and name a folder or files of it as path")
     for field, place in (("split", dataset.path), ("eval_split", dataset.eval_path or dataset.path)):
         split, path, at = getattr(dataset, field), Path(place), f"train.dataset.{field}"
-        if not (split and path.is_absolute() and path.exists()):
-            continue  # of the hub, or on another machine
-        bracket = "[" in split
-        if bracket and not _SLICE.fullmatch(split):
+        is_local = path.is_absolute() and path.exists()  # else of the hub, or on another machine
+        parts = [split or ""] if is_local else (split or "").split("+")
+        if any("[" in part and not _SLICE.fullmatch(part.strip()) for part in parts):
             yield Finding.at(at, f"{split} is not a slice", "write train[:20%], train[100:] or train[10%:50%]")
-        elif path.is_file() and not bracket:
+        elif is_local and split and path.is_file() and "[" not in split:
             hint = "name a folder, another file, or a slice of this one (train[:80%])"
             yield Finding.at(at, f"{path.name} is a file, which has no splits", hint)
 
@@ -262,6 +266,9 @@ def _built_in(config: RunConfig, world_size: int, *, on_gpus: bool) -> Iterator[
         yield Finding.at("deepspeed train.engine", message, "leave it out, or remove the engine")
     if train.precision == "fp8" and train.seq_len // train.sequence_parallel % 16:
         yield _finding("seq_len", "fp8 needs samples of a multiple of 16 tokens", "use a multiple of 16")
+    shape = find_shape(train.model) if isinstance(train.model, str) else train.model
+    if train.precision == "fp8" and (shape or {}).get("model_type") == "gpt2":
+        yield _finding("precision", "fp8 does not work with GPT-2, which has no linear layers of PyTorch", "use bf16")
     if train.ranks_per_sample > 1:
         yield from _groups(config, world_size)
 

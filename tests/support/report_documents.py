@@ -57,8 +57,5 @@ TEMPLATES: Final = {
 }
 """By template, after which published document it is, and what its conditions differ in."""
 
-PER_WORKLOAD: Final = {
-    "loss": {"loss (nats)", "optimizer steps"},
-    "speed_memory": {"tokens/s", "memory of a GPU (GB)"},
-}
+PER_WORKLOAD: Final = {"loss": {"loss (nats)", "optimizer steps"}, "speed_memory": {"tokens/s", "memory of a GPU (GB)"}}
 """Figures of each workload, with the words of their axes."""

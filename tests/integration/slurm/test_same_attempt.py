@@ -26,9 +26,7 @@ if os.environ["CAMPAIGN_GENERATION"] == "1":
 
 
 def test_a_job_is_the_same_when_it_is_submitted_from_elsewhere(
-    slurm: SlurmCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, elsewhere = tmp_path / "my project", tmp_path / "elsewhere"
     for folder in (project / "pkg", elsewhere):

@@ -56,6 +56,14 @@ def test_documents_end_with_the_end_of_text(tmp_path: Path) -> None:
     assert tokens(corpus(tmp_path), tmp_path / "data") == expected
 
 
+def test_of_a_folder_also_links_are_read_and_nothing_hidden(tmp_path: Path) -> None:
+    for name in ("text/a.TXT", "text/.ipynb_checkpoints/a.txt", "text/b.parquet/c.txt", "away/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name[-5])
+    (tmp_path / "text/d").symlink_to(tmp_path / "away")
+    assert tokens(corpus(tmp_path / "text"), tmp_path / "data") == [*b"a", EOS, *b"c", EOS, *b"d", EOS]
+
+
 def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the hub, the library reads a folder with a configuration of its own."""
     import datasets  # late: every process of tests collects this file
@@ -76,6 +84,9 @@ def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatc
     sliced = replace(named, split="train[:60%]")
     assert tokens(sliced, tmp_path / "data") == [*b"a", EOS, *b"b", EOS]
     assert named.identity() != sliced.identity()
+    for split, held_out in (("train[:80%]", "train[3:]"), ("test+train", "train")):
+        with pytest.raises(ValueError, match="hub/train would be trained on and held out"):
+            data.load(config(Path("hub"), split=split, eval_split=held_out), tmp_path / "data", prepare=True)
     with pytest.raises(ValueError, match=r"hub: no field 'body', there is id, text; see train\.dataset"):
         tokens(replace(named, text_field="body"), tmp_path / "data")
 
@@ -152,6 +163,8 @@ def test_held_out_text_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "valid.txt").write_text("held out")
     separate = config(tmp_path / "train.txt", eval_path=str(tmp_path / "valid.txt"))
     split = config(tmp_path, split="train", eval_split="valid")
+    with pytest.raises(ValueError, match=r"valid.txt: 9 held-out tokens, a sample has 10"):
+        data.load(replace(separate, seq_len=9), tmp_path / "data", prepare=True)
     for said in (separate, split):
         found = data.load(said, tmp_path / "data", prepare=True)
         assert found.train.tokens.tolist() == [*b"training text", EOS]
@@ -244,6 +257,11 @@ def test_the_shipped_tokenizer(tmp_path: Path) -> None:
         ("cut.jsonl", {}, ValueError, r"cut\.jsonl:1: each line must be a JSON object: "),
         ("number.jsonl", {}, ValueError, r"number\.jsonl:1: 'text' is no text: '7'"),
         ("latin.txt", {}, ValueError, r"latin\.txt: it must be UTF-8"),
+        ("half.jsonl", {}, ValueError, r"half\.jsonl:1: each line .* surrogates not allowed"),
+        ("deep.jsonl", {}, ValueError, r"deep\.jsonl:1: each line .* recursion"),
+        ("cut.parquet", {}, ValueError, r"cut\.parquet: Parquet magic bytes"),
+        ("a.csv", {}, ValueError, r"a\.csv: \.csv files are not read"),
+        ("packed", {}, ValueError, r"packed/b\.jsonl\.gz: \.gz files are not read"),
         ("short.txt", {"tokenizer": None, "model": {}}, ValueError, "has none of its own"),
     ],
 )
@@ -257,6 +275,11 @@ def test_says_what_is_wrong(
     (tmp_path / "list.json").write_text('[{"text": "abc"}]')
     (tmp_path / "cut.jsonl").write_text('{"text": "ab')
     (tmp_path / "number.jsonl").write_text('{"text": 7}')
+    (tmp_path / "half.jsonl").write_text('{"text": "\\ud800"}')
+    (tmp_path / "deep.jsonl").write_text("[" * 10**5)
+    (tmp_path / "packed").mkdir()
+    for name in ("cut.parquet", "a.csv", "packed/a.txt", "packed/b.jsonl.gz"):
+        (tmp_path / name).write_text("0123456789ab")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     bad = replace(config(tmp_path / dataset), **changes)
     with pytest.raises(error, match=message):

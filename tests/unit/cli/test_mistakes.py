@@ -92,10 +92,7 @@ def test_the_log_of_a_job_is_that_of_its_attempt(world: World, capsys: Output) -
 
 @pytest.mark.parametrize(
     ("run", "said"),
-    [
-        ("bad", "nothing to cancel\nno further attempt: 1 failed"),
-        ("done", "nothing to cancel\nunchanged: 1 completed"),
-    ],
+    [("bad", "nothing to cancel\nno further attempt: 1 failed"), ("done", "nothing to cancel\nunchanged: 1 completed")],
 )
 def test_nothing_to_cancel(world: World, capsys: Output, run: str, said: str) -> None:
     assert main(["cancel", "sweep", run]) == 0

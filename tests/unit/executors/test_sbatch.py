@@ -11,12 +11,7 @@ import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.executors.base import (
-    ArrayTooLarge,
-    JobArray,
-    SubmissionRefused,
-    SubmissionUnclear,
-)
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.sbatch_answer import submission_error
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.spec.model import RunConfig

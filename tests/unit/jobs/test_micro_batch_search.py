@@ -6,14 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dscampaign.jobs.shared.micro_batch_search import (
-    FULL,
-    SizeTrial,
-    best_size,
-    first_size,
-    next_size,
-    smaller_size,
-)
+from dscampaign.jobs.shared.micro_batch_search import FULL, SizeTrial, best_size, first_size, next_size, smaller_size
 
 
 def searched(

@@ -228,7 +228,10 @@ def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: 
         ('path: texts/train.txt, split: "train[:20 %]"', r"train\[:20 %\] is not a slice"),
         ("path: texts, split: train, eval_split: valid", None),
         ("path: texts, split: 'train[:20%]'", None),
-        ("path: wikitext, split: 'train[:20%]'", None),
+        ("path: wikitext, split: 'train[:20%]+test[1:]'", None),
+        ("path: wikitext, split: 'train[abc]'", r"train\[abc\] is not a slice"),
+        ("path: texts, max_tokens: 3", "3 are less than a sample of"),
+        ("path: texts, name: en", "en is ignored: local data has no configurations"),
     ],
 )
 def test_local_data_have_the_splits_that_a_spec_names(fields: str, message: str | None, tmp_path: Path) -> None:

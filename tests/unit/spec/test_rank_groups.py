@@ -127,12 +127,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "train.dataset.packing",
             "false does not work",
         ),
-        (
-            TENSOR,
-            {"train": {"zero_stage": 3}},
-            "train.zero_stage",
-            "zero_stage 3 does not work with tensor_parallel 4",
-        ),
+        (TENSOR, {"train": {"zero_stage": 3}}, "train.zero_stage", "zero_stage 3 does not work with tensor_parallel 4"),
         *(
             (
                 kind,

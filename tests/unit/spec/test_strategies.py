@@ -68,6 +68,7 @@ def test_a_word_is_its_fields(tmp_path: Path, word: str) -> None:
             "train.precision: precision fp32 does not work with attention",
         ),
         ({**FP8, "zero_stage": 3}, "train.zero_stage: zero_stage 3 does not work with precision fp8"),
+        ({**FP8, "model": "gpt2"}, "train.precision: fp8 does not work with GPT-2"),
         ({**FP8, "seq_len": 100}, "train.seq_len: fp8 needs samples of a multiple of 16"),
     ],
 )
@@ -84,8 +85,7 @@ def test_a_clash_is_told_where_a_field_varies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "train",
-    [{"zero_stage": 1, "deepcompile": True}, {"precision": "tf32"}, {"attention": "flash_attention_2"}],
+    "train", [{"zero_stage": 1, "deepcompile": True}, {"precision": "tf32"}, {"attention": "flash_attention_2"}]
 )
 def test_what_needs_gpus_is_refused_without_them(tmp_path: Path, train: dict[str, Any]) -> None:
     assert run(tmp_path, train=train)
