@@ -246,7 +246,8 @@ class CommonForms:
         read = read_line(text, self._run_steps, self._epoch)
         self._in_parts = self._in_parts or (read is not None and in_parts(text))
         in_part = read and read.iteration and self._in_parts
-        if read and (self._blocks.has(read) or in_part or (read.bar and not self._turned(read))):
+        of_block = read and "eval_loss" not in read.line and self._blocks.has(read)
+        if read and (of_block or in_part or (read.bar and not self._turned(read))):
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
             return None if self._accumulates or read.step > (self._run_steps or 0) else read

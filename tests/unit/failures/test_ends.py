@@ -149,12 +149,6 @@ def test_exit_85_means_stopped_also_where_the_launcher_ended_the_slower_ranks(en
     assert judge(left).kind == "stopped"
 
 
-def test_an_error_while_stopping_is_not_an_orderly_stop() -> None:
-    broken = outcome(RankEnd(0, 85, None), rank_error(1, "builtins.OSError", "boom"), ended_by="stop")
-    assert judge(broken).kind == "crash"
-    assert judge(raised("builtins.OSError", "boom", ended_by="stop")).kind == "crash"
-
-
 # -- Slurm's word ----------------------------------------------------------------------------------------------
 
 

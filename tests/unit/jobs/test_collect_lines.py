@@ -49,6 +49,8 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         ("step 295: loss 1,234.5", {"loss": 1234.5}),
         ("2|295|Loss: 2.5:  12%|#  | 3/25 [00:10<00:23,  2.9s/it]", {"loss": 2.5}),  # torchtune, in a second epoch
         ("I0105 10:00:00.1 1402 metric_writer.py:60] [295] train_loss=2.5, gnorm=0.5", {"loss": 2.5, "grad_norm": 0.5}),
+        ("micro 1179/4000 | optimizer step 295/1000 | loss=2.5 | gnorm=0.5", {"loss": 2.5, "grad_norm": 0.5}),
+        ("step:295 - train/loss:2.5 - train/lr(1e-3):0.01 - train/time(s):1.2", {"loss": 2.5}),  # verl, a scaled rate
         ("step 295: acc nan loss 2.5 ppl inf grad norm 1.5", {"loss": 2.5, "grad_norm": 1.5}),
         # best and mean losses are not those of the step
         ("step 295 | best val loss 1.5 | loss 2.1", {"loss": 2.1}),
@@ -165,12 +167,15 @@ NO_TOTALS = "step 0 | loss 3.5\nstep 20 | loss 4.5\nstep 40 | loss 5.5\n"
         "Evaluation at step 25:\nstep 25 | loss 3.5\n",
         "Validation\nval acc 0.25\n",
         f"Validation data loaded\n{TRAINED}",
+        "Validating\nstep 25 | eval_loss 3.5\n",
         f"Sanity validation\n{TOTALS}Training\n{TRAINED}",
     ],
 )
 def test_lines_below_a_banner_of_validation_are_no_training(tmp_path: Path, block: str) -> None:
-    found = read(f"{TRAINED * (TRAINED not in block)}{block}step 30 | loss 2.5\n", CommonForms(1000), tmp_path)
-    assert [(line["step"], line["loss"]) for line in found] == [(25, 2.75), (30, 2.5)]
+    text = f"{TRAINED * (TRAINED not in block)}{block}step 30 | loss 2.5\n"
+    found = read(text, CommonForms(1000), tmp_path)
+    assert [(line["step"], line["loss"]) for line in found if "loss" in line] == [(25, 2.75), (30, 2.5)]
+    assert ("eval_loss" in text) == any("eval_loss" in line for line in found)
 
 
 BAR = "30%|###   | 30/100 [00:10<00:23,  2.9it/s"
