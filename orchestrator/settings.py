@@ -61,6 +61,13 @@ class Settings:
 
         return shown_address(self.store)
 
+    def require_dir_of(self, executor: str) -> None:
+        """Raise UserError for a `dir` that Slurm writes no log into: it replaces patterns such as `%j` in the path."""
+        [origin] = [origin for origin in self.origins if origin.name == "dir"]
+        if executor == "slurm" and (found := re.search(r"[%\\]", origin.value)):
+            message = f"dir: {origin.value} contains {found[0]}, which Slurm replaces in the paths of logs"
+            raise UserError(message, f"name a folder without it; this comes from: {origin.source}")
+
 
 def resolve(
     flags: Mapping[str, str | None],

@@ -51,6 +51,7 @@ def located(read: Submission, spec: object, sets: Sequence[str], place: PlaceOpt
     """Find the campaign of a spec, from its file or content; raise UserError as `Location.of` does."""
     values = {"dir": read.spec.dir if "dir" in read.spec.model_fields_set else None, "store": read.spec.store}
     location = Location.of(place, values, (read.spec.name,), spec if isinstance(spec, Path) else None)
+    location.settings.require_dir_of(read.spec.executor)
     overridden(sets)
     return replace(read, dir=location.settings.dir), location
 
@@ -122,6 +123,5 @@ def large(settings: Settings, runs: int, hours: GpuHours) -> str | None:
         return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
     if hours.expected > settings.ask_above_gpu_hours:
         most = "" if hours.likely is None else f" (likely; at most {rough(hours.most)})"
-        limit = f"ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
-        return f"{rough(hours.expected)} GPU-hours{most} exceed {limit}"
+        return f"{rough(hours.expected)} GPU-hours{most} exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
     return None

@@ -23,9 +23,6 @@ def free_ports(count: int) -> list[int]:
     """Consecutive free TCP ports of 127.0.0.1, below the range that the kernel hands out by itself.
 
     The start is random, so two test runs side by side do not race for one block.
-
-    Raises:
-        RuntimeError: No block of that size is free.
     """
     starts = list(range(20_000, 32_000 - count, 10))
     random.shuffle(starts)

@@ -42,16 +42,9 @@ class SlurmCluster:
     """
 
     def __init__(self, dir: Path, nodes: int = 4, tied: bool = True, accounting: bool = True) -> None:
-        """Describes a cluster; `up` starts it.
+        """Describes a cluster, which `up` starts; `dir` is short, because a socket lies in it.
 
-        Args:
-            dir: Folder for all that it writes; a short path, because a socket lies in it.
-            nodes: How many nodes.
-            tied: End the servers when this process ends in whatever way.
-            accounting: Whether it has slurmdbd, and so remembers jobs.
-
-        Raises:
-            ValueError: The path is too long for a socket.
+        `tied`: its servers end with this process. `accounting`: it has slurmdbd, and so remembers jobs.
         """
         self.dir = dir.resolve()
         self._layout = _layout(self.dir, nodes)

@@ -1,6 +1,8 @@
 """Where a setting comes from, and that the first place wins."""
 
 import os
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,11 @@ def test_settings_that_others_can_write_are_refused(tmp_path: Path, home: dict[s
             resolve({}, environ=home, cwd=mine)
         assert f"`chmod go-w {file}`, or" in str(caught.value.hint)
     assert caught.value.hint == f"`chmod go-w {file}`, or give `--dir` and `--store`"  # no other one would be nearer
+
+
+@pytest.mark.parametrize(("dir", "refused"), [("o%j", "%"), (r"o\b", "\\"), ("o b", "")])
+def test_a_folder_whose_path_slurm_would_change_is_refused(tmp_path: Path, dir: str, refused: str) -> None:
+    settings = resolve({"dir": dir}, environ={}, cwd=tmp_path)
+    settings.require_dir_of("local")
+    with pytest.raises(UserError, match=re.escape(f"o{refused}")) if refused else nullcontext():
+        settings.require_dir_of("slurm")
