@@ -84,7 +84,7 @@ class PlannedRun:
         """The memory that its model needs."""
         if self.run is None or self.run.config.train.model is None or self.config is None:
             return ModelNeeds()
-        sizes = Sizes(self.run.world_size, self.run.ranks_per_node, self.accumulation)
+        sizes = Sizes(self.run.world_size, self.run.config.ranks(), self.accumulation)
         return needs_of(self.config, sizes, self.usable_gb)
 
     @property
@@ -179,7 +179,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     of_code = dict.fromkeys(code.note for code in different)  # scripts in several folders of a work tree share its copy
     notes += [*filter(None, of_code), *_kept_code(submission, change, codes)]
-    noted = (*remarks(submission.spec), *_unseeded(submission.spec, different))
+    noted = (*remarks(run.config for run in submission.runs), *_unseeded(submission.spec, different))
     if any(item.starts and item.config and item.config.slurm.runs_per_job == AUTO and not item.likely for item in runs):
         notes.append("`runs_per_job: auto` cannot join all runs in jobs: how long they take is not known yet")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":

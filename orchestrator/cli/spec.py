@@ -121,14 +121,14 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 
     try:
         read = read_spec(spec, sets, echo_err)
-        if any(run.config.command for run in read.runs):
-            checked_code(located(read, spec, sets, PlaceOptions())[0])
+        checked_code(located(read, spec, sets, PlaceOptions())[0])
     except SpecError as error:
         if not as_json:
             raise
         echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
-    name, names, notes = read.spec.name, [run.name for run in read.runs], remarks(read.spec)
+    name, names = read.spec.name, [run.name for run in read.runs]
+    notes = remarks(run.config for run in read.runs)
     if as_json:
         echo_json({"campaign": name, "valid": True, "runs": names, "notes": notes})
     else:

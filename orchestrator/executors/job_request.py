@@ -212,7 +212,7 @@ def resources(
         return {"setup": list(config.local.setup)}
     slurm, part = config.slurm, Fraction(runs, config.slurm.lanes)
     scale, mem_mb = float(part) * mem_scale, slurm.mem_mb
-    passed = {name.replace("_", "-"): value for name, value in slurm.passed_options.items()}
+    passed = {name.replace("_", "-"): value for name, value in (slurm.model_extra or {}).items() if value is not False}
     options = slurm.model_dump(include=set(SlurmConfig.model_fields) - _NOT_ASKED) | {
         "gpus_per_node": part_of_gres(slurm.gpus_per_node, part) if slurm.gres is None and slurm.gpus else None,
         "gres": slurm.gres and part_of_gres(slurm.gres, part),

@@ -175,11 +175,6 @@ class SlurmConfig(SpecSection):
         """Memory of a node in MB; None for the cluster's default, 0 for the whole node."""
         return None if self.mem is None else parse_mem_mb(self.mem)
 
-    @property
-    def passed_options(self) -> dict[str, Scalar]:
-        """Options of sbatch without a field of their own, by names with underscores; false options are left out."""
-        return {name: value for name, value in (self.model_extra or {}).items() if value is not False}
-
 
 _OPTIONS: Final = (*SlurmConfig.model_fields, *PASSED_OPTIONS)
 

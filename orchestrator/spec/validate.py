@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.jobs.shared.model_shapes import find_shape, positions_of
 from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.formatting import count
 
 from . import batch_size
 from .deepspeed_section import deepspeed_findings, optimizer_of
 from .field_types import MAX_WHOLE
-from .model import DatasetConfig, RunConfig, Spec, TrainConfig
+from .model import DatasetConfig, RunConfig, TrainConfig
 from .slurm_section import option_findings
 from .slurm_syntax import MINUTES_SECONDS
 
@@ -70,17 +71,21 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     return findings
 
 
-def remarks(spec: Spec) -> list[str]:
-    """Return remarks on times whose hours are minutes for Slurm."""
-    notes, times = list[str](), [spec.slurm.time]
-    for name, values in spec.matrix.items():
-        listed = values if isinstance(values, list) else []
-        times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
-    for time in dict.fromkeys(times) if spec.executor == "slurm" else ():
-        if match := MINUTES_SECONDS.fullmatch(time):
-            minutes = match["minutes"]
-            notes.append(f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"')
-    return notes
+def remarks(configs: Iterable[RunConfig]) -> list[str]:
+    """Return remarks on times whose hours are minutes for Slurm, and on ranks that do not fit the GPUs of a node."""
+    on_slurm = (config for config in configs if config.executor == "slurm")
+    return list(dict.fromkeys(remark for config in on_slurm for remark in _remarks(config)))
+
+
+def _remarks(config: RunConfig) -> Iterator[str]:
+    if match := MINUTES_SECONDS.fullmatch(time := config.slurm.time):
+        minutes = match["minutes"]
+        yield f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"'
+    ranks, gpus = config.ranks(), config.slurm.gpus
+    launched = config.command is not None and config.launcher != "python" and config.env.get("DS_ACCELERATOR") != "cpu"
+    if launched and gpus not in (0, ranks):
+        effect = "NCCL needs a GPU for each" if ranks > gpus else "the others idle, unless a rank uses several"
+        yield f"`command` starts {count(ranks, 'rank')} on a node with {count(gpus, 'GPU')}: {effect}"
 
 
 def _of_command(config: RunConfig) -> Iterator[Finding]:

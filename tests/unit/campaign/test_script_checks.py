@@ -140,6 +140,10 @@ def test_the_plan_shows_the_launcher_and_marks_remarks(tmp_path: Path, capsys: p
     page = capsys.readouterr().out
     assert f"runs `deepspeed {tmp_path}/train.py --out run`" in page
     assert '\nnote: slurm.time "4:00" is 4 minutes for Slurm' in page
+    for launcher, note in (("torchrun --nproc_per_node 2", "2 ranks on a node with 1 GPU: NCCL"), ("torchrun", "")):
+        assert plan(tmp_path, f"name: x\n{slurm}command: {launcher} train.py\n") == 0
+        assert ("`command` starts" in (page := capsys.readouterr().out)) is bool(note)
+        assert note in page
 
 
 def test_the_plan_shows_the_partition_only_if_runs_differ_in_it(
