@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dscampaign.orchestrator.report.compare.sensitivity import (
-    Sensitivity,
-    loss_effect,
-    memory_effect,
-    speed_effect,
-)
+from dscampaign.orchestrator.report.compare.sensitivity import Sensitivity, loss_effect, memory_effect, speed_effect
 
 
 def effect_line(change: Sensitivity) -> str:
