@@ -54,10 +54,9 @@ class Corpus:
             return [(file, 0, sys.maxsize) for file in files]
         counts = [sum(1 for _ in self._records(file)) for file in files]
         begin, end = _bounds(instruction, sum(counts))
-        befores = accumulate(counts, initial=0)
         stretches = [
             (file, max(begin - before, 0), min(end - before, count))
-            for file, count, before in zip(files, counts, befores, strict=False)
+            for file, count, before in zip(files, counts, accumulate(counts, initial=0), strict=False)
         ]
         return [(file, first, past) for file, first, past in stretches if first < past]
 
@@ -82,7 +81,9 @@ class Corpus:
             found, others = [path], (*OTHERS, ".csv", ".tsv")
         elif path.is_dir():
             names = glob("**/*", root_dir=path, recursive=True)  # noqa: PTH207 - follows links, leaves out hidden names
-            found = sorted(path / name for name in names if name.startswith(self._sliced()[0]))
+            named = (path / name for name in names if name.startswith(self._sliced()[0]))
+            ways = {file: [above.resolve() for above in file.parents if above.is_relative_to(path)] for file in named}
+            found = sorted(file for file, way in ways.items() if len(set(way)) == len(way))  # no link that leads back
         elif path.is_absolute() or self.path.startswith("."):
             raise FileNotFoundError(f"no data set at {self.path}")
         else:

@@ -61,6 +61,7 @@ def test_of_a_folder_also_links_are_read_and_nothing_hidden(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name[-5])
     (tmp_path / "text/d").symlink_to(tmp_path / "away")
+    (tmp_path / "text/back").symlink_to(tmp_path / "text")
     assert tokens(corpus(tmp_path / "text"), tmp_path / "data") == [*b"a", EOS, *b"c", EOS, *b"d", EOS]
 
 
