@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.failures.groups import alike
@@ -78,7 +77,9 @@ def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
     The first time at which a noisy curve is below it comes the earlier the noisier it is. The time above it does not:
     noise that shortens it before the curve crosses lengthens it behind.
     """
-    losses = _wide(np.array(run.curve.smoothed))
+    smoothed = np.array(run.curve.smoothed)
+    reach = [min(int(_WIDTH * smoothed.size / 2), place, smoothed.size - 1 - place) for place in range(smoothed.size)]
+    losses = np.array([smoothed[place - width : place + width + 1].mean() for place, width in enumerate(reach)])
     above, below = np.flatnonzero(losses > target), np.flatnonzero(losses <= target)
     if not below.size:
         return None
@@ -94,12 +95,6 @@ def _level(run: MeasuredRun) -> float | None:
     window = losses[begin : max(end, begin + 1)]
     window = window[np.isfinite(window)]
     return float(window.mean()) if window.size else None
-
-
-def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean round each loss over ``_WIDTH`` of all, over fewer near the ends; NaN if one is not finite."""
-    reach = [min(int(_WIDTH * losses.size / 2), place, losses.size - 1 - place) for place in range(losses.size)]
-    return np.array([losses[place - width : place + width + 1].mean() for place, width in enumerate(reach)])
 
 
 _HOW: Final = re.compile(

@@ -200,6 +200,9 @@ def measured_run(
     excluded = {one.id: event.data.get("exclude", ()) for one in attempts for event in events[one.id, SUBMITTING]}
     loaded: Mapping[str, str] = next((found for each in mine[::-1] if (found := each.evidence.get(SOFTWARE))), {})
     span = int(lines.step[-1]) if len(series) else 0
+    received, usual = int(lines.stands_for.sum()), int(lines.stands_for.max(initial=1))
+    target = run.target_step if run.state == RunState.COMPLETED else None
+    expected = target if target and target - received >= usual else span or None  # lines need not end with it
     alloc_retries = number(speed.get("alloc_retries"))
     measured = MeasuredRun(
         **{field.name: getattr(run, field.name) for field in fields(run)} | _of_attempts(run, mine, events),
@@ -211,8 +214,8 @@ def measured_run(
         memory=memory_of(mine, series, sampled, memory, speed),
         gpus=gpus_of(sampled, mine),
         quality=Quality(
-            expected=run.target_step if run.state == RunState.COMPLETED else (span or None),
-            received=int(lines.stands_for.sum()),
+            expected=expected,
+            received=received,
             non_finite=series.non_finite.get("loss", 0),
             skipped_steps=skipped_steps,
             alloc_retries=None if alloc_retries is None else int(alloc_retries),

@@ -254,7 +254,9 @@ def problems(results: Results) -> Section:
         last = [failure for failure in same if failure.run == same[0].run][-1]
         rows.append((same[0].kind, [failure.run for failure in same], same[0].reason, last.then))
     for one in results.workloads:
-        rows += [("not proven", doubt.names, doubt.text, "") for doubt in one.answer.doubts]
+        best = [one.answer.chosen.title] if one.answer.chosen else []
+        about = {Why.VARIES: best, Why.LOSS_VARIES: best}  # the reason is that of the best, and may name others
+        rows += [("not proven", about.get(doubt.code, doubt.names), doubt.text, "") for doubt in one.answer.doubts]
         rows += [("remark", remark.names, remark.text, "") for remark in one.answer.remarks]
         others = [
             (row.condition.title, row.why)

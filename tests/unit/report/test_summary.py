@@ -159,6 +159,11 @@ def test_failures_exclusions_and_remarks_are_grouped(planted_url: PlantStore) ->
     assert len(rows) == len({row[0] for row in rows})
 
 
+def test_a_doubt_stands_beside_the_condition_that_is_doubted(planted_url: PlantStore) -> None:
+    rows = cells(problems(results_at(planted_url(BASE, Planted("noisy", (0.07, 0.12, 0.09))))))
+    assert ("not proven", "1", "noisy", "repeats vary too much to separate it from base; add repeats") in rows
+
+
 def test_silent_runs_are_reported(planted_url: PlantStore) -> None:
     results = results_at(planted_url(BASE, FAST))
     silent: Any = [replace(run, step=None) for run in results.runs]

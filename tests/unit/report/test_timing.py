@@ -134,6 +134,11 @@ def test_lost_lines_are_missed_though_other_steps_were_made_again(planted_url: P
     assert run.quality.received == 90
 
 
+def test_a_script_that_prints_every_tenth_step_need_not_print_the_last(planted_url: PlantStore) -> None:
+    silent = frozenset(step for step in range(1, 101) if step % 10 != 1)
+    assert not any("steps reported" in flag for flag in flags_of(first_run(planted_url(Planted("91", drop=silent)))))
+
+
 SELDOM = {"log_every": 10}
 SILENT = frozenset(step for step in range(1, 201) if step % 10)
 
