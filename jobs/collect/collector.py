@@ -31,7 +31,7 @@ REPORTED, NONE = "reported", "none"
 NO_METRICS: Final = (
     "no metrics in the first minute of output. Add to the script: from dscampaign import report, and after each step: "
     r"report(step, loss=loss). Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; "
-    "or set train.steps, so that a count like [1/24] is a step"
+    "or set train.steps, so that a count like [1/24] is a step; or lower logging_steps of the Hugging Face Trainer"
 )
 MAX_MESSAGE: Final = 500
 

@@ -35,9 +35,9 @@ TROUBLED: Final = (RunState.FAILED, RunState.HELD)  # the user has to look
 WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PENDING)
 
 NO_METRICS: Final = (
-    "the script reported no metrics. Add to it: from dscampaign import report, "
-    "and after each step: report(step, loss=loss). Or give the spec patterns for its output: "
-    r"metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; or set train.steps, so that a count like [1/24] is a step"
+    "the script reported no metrics. Add to it: from dscampaign import report, and after each step: "
+    r"report(step, loss=loss). Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}; "
+    "or set train.steps, so that a count like [1/24] is a step; or lower logging_steps of the Hugging Face Trainer"
 )
 
 
