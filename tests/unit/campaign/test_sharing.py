@@ -235,8 +235,7 @@ def test_share_lists_readable_and_blocked_places(
     assert f"They type `campaign status sweep --dir {world.dir}`." in said
     assert main(["share", "sweep", "--stop", "--dir", str(world.dir)]) == 0
     assert "yours alone" in capsys.readouterr().out
-    assert mode(world.dir) == 0o700
-    assert main(words) == 0
+    assert (mode(world.dir), main(words)) == (0o700, 0)
     (folder / "own").mkdir()
     sqlite3.connect(world.dir / "campaign.db").execute(f"VACUUM INTO '{folder}/own/c.db'")
     assert main([*words[:4], *(at := ["--store", f"sqlite:///{folder}/own/c.db"])]) == 0

@@ -42,6 +42,8 @@ def test_a_label_stands_for_the_settings_that_it_names() -> None:
     assert titles(one, two) == ["sharded", "plain"]
     both = titles({**one, "lr": 1e-3}, {**one, "lr": 2e-3}, {**two, "lr": 1e-3})
     assert both == ["sharded · lr 1e-3", "sharded · lr 2e-3", "plain · lr 1e-3"]
+    points = [{"strategy": "zero3", "label": label} for label in ("plain", "recomputed")]
+    assert titles(*points, {"strategy": "ddp", "label": "ddp"}) == ["plain", "recomputed", "ddp"]
 
 
 def test_an_axis_with_labels_stands_for_the_settings_of_its_entries() -> None:
@@ -50,8 +52,8 @@ def test_an_axis_with_labels_stands_for_the_settings_of_its_entries() -> None:
     assert [*titles_of(runs).values()] == ["size small", "size large"]
     crossed = {f"{name}_opt-{opt}": {**own, "opt": opt} for name, own in runs.items() for opt in ("lion", "adam")}
     assert titles_of(crossed)["size-small_opt-lion"] == "size small · opt lion"
-    alike = {"size-small": small, "size-small-2ab9e3f0": {**small, "width": 32}}
-    assert [*titles_of(alike).values()] == ["width 16", "width 32"]
+    alike = titles_of({"size-small": small, "size-small-2ab9e3f0": {**small, "width": 32}})
+    assert [*alike.values()] == ["width 16", "width 32"]
     assert titles_of({"x-1_y-2": {"x": 1, "y": 2}, "x-2_y-1": {"x": 2, "y": 1}})["x-1_y-2"] == "x 1 · y 2"
 
 
@@ -71,11 +73,6 @@ def test_trials_are_named_by_their_parameters() -> None:
     both = titles_of({**only, "trial-0003-confirm": trials["trial-0003"]})
     assert list(both.values()) == ["lr 3e-4 · ZeRO 2 · trial-0003", "lr 3e-4 · ZeRO 2 · trial-0003-confirm"]
     assert numbered("trial-0003-confirm-r1", [*both.values()][1]) == "trial-0003-confirm-r1  lr 3e-4 · ZeRO 2"
-
-
-def test_a_label_stands_for_another_label() -> None:
-    points = [{"strategy": "zero3", "label": label} for label in ("plain", "recomputed")]
-    assert titles(*points, {"strategy": "ddp", "label": "ddp"}) == ["plain", "recomputed", "ddp"]
 
 
 PARAMS: dict[str, dict[str, Any]] = {

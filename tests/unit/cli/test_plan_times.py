@@ -213,10 +213,9 @@ matrix:
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
-    (tmp_path / "sweep.yaml").write_text(MANY)
-    return tmp_path / "sweep.yaml"
+def many(spec: Path) -> Path:
+    spec.write_text(MANY)
+    return spec
 
 
 def test_of_many_runs_the_first_are_shown(many: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,14 +31,9 @@ def world(world: World) -> World:
     return world
 
 
-def decided(world: World) -> list[Action]:
-    """What a pass would do now."""
-    return decide(observe(read_open(world.store, world.campaign), world.cluster, world.paths, world.store)[0])
-
-
-def decided_of_all(world: World) -> list[Action]:
-    """The same if it read the whole campaign."""
-    return decide(observe(read_store(world.store, world.campaign), world.cluster, world.paths, world.store)[0])
+def decided(world: World, read: Any = read_open) -> list[Action]:
+    """What a pass would do now, by what it reads; `read_store` reads the whole campaign."""
+    return decide(observe(read(world.store, world.campaign), world.cluster, world.paths, world.store)[0])
 
 
 def told(actions: list[Action]) -> list[str]:
@@ -81,7 +76,7 @@ def test_decisions_equal_those_of_a_full_look(world: World, state: RunState) -> 
                 queries.update_run(conn, row.run_id, state=state, desired=wanted, reason=reason)
                 values = {"config_hash": row.config_hash, "retry_epoch": 0, "last_step": 3, **end}
                 queries.update_attempt(conn, row.id, state=ended, failure_class=kind, evidence=told_of, **values)
-        assert told(decided(world)) == told(decided_of_all(world)), (kind, wanted, desired)
+        assert told(decided(world)) == told(decided(world, read_store)), (kind, wanted, desired)
 
 
 def test_queued_runs_are_not_read_but_show_their_reason(world: World) -> None:
@@ -135,7 +130,7 @@ def be_cancelled(world: World) -> None:
 def test_queued_runs_are_read_when_something_is_new(world: World, happens: Any) -> None:
     world.run_pass()
     happens(world)
-    assert told(decided(world)) == told(decided_of_all(world))
+    assert told(decided(world)) == told(decided(world, read_store))
     assert looked_at(world) == ["depth-1"]
 
 

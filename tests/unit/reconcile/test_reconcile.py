@@ -324,16 +324,15 @@ def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """For each run, and for the payloads of all, a file or folder is made."""
 
-    def made(*args: Any) -> None:
-        happens()
-        make_below(*args)
+    def then(make: Callable[..., None]) -> Callable[..., None]:
+        def made(*args: Any) -> None:
+            happens()
+            make(*args)
 
-    def written(*args: Any) -> None:
-        happens()
-        write_payloads(*args)
+        return made
 
-    monkeypatch.setattr(submission, "make_below", made)
-    monkeypatch.setattr(submission, "write_payloads", written)
+    monkeypatch.setattr(submission, "make_below", then(make_below))
+    monkeypatch.setattr(submission, "write_payloads", then(write_payloads))
 
 
 def test_the_lease_is_renewed_between_slow_commands_of_slurm(
