@@ -258,7 +258,7 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
     if cause := attempt.row.evidence.get(UNWRITABLE):  # when the end was seen: its agents could not record it
         reason = f"ended without a record, which could not be written: {cause}"
         return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE)
-    if attempt.job is None:
+    if attempt.job is None or (attempt.job.state == "GONE" and attempt.claimed and attempt.row.executor == "slurm"):
         return Verdict(FailureClass.LOST, "the job disappeared without a record of its end")
     never = attempt.job.state == "GONE" and not attempt.claimed
     return Verdict(FailureClass.LOST, "never started") if never else None

@@ -570,9 +570,12 @@ def test_a_job_that_is_completing_is_not_over() -> None:
     assert about(view) == []
 
 
-def test_a_local_process_that_is_gone_and_never_claimed_never_started() -> None:
+def test_a_job_that_is_gone_is_lost_unless_it_was_a_local_process_that_began() -> None:
     finish, *_ = about(AttemptView(attempt_row(), job("GONE", ended_s=None)))
     assert (finish.verdict.kind, finish.verdict.reason) == ("lost", "never started")
+    for executor, kind in (("slurm", "lost"), ("local", "crash")):  # Slurm itself loses jobs
+        finish, *_ = about(AttemptView(attempt_row(executor=executor), job("GONE", ended_s=None), claimed=True))
+        assert finish.verdict.kind == kind
 
 
 def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
