@@ -174,8 +174,7 @@ def figures(one: Comparison) -> list[tuple[str, str, str]]:
 
 def verdict(one: Comparison) -> list[str]:
     """Return the results of the comparison, in sentences."""
-    result, (left, right) = one.result, one.titles
-    sides = [one.left, one.right]
+    result, (left, right), sides = one.result, one.titles, (one.left, one.right)
     shown = [
         f"{side.name} is not compared: {reason.label}."
         for side in sides
@@ -189,7 +188,8 @@ def verdict(one: Comparison) -> list[str]:
         shown += [f"{held}."] if step_time.low is not None else []
     shown += (f"{reason.text[0].upper()}{reason.text[1:]}." for reason in circumstances(one.left, [one.right]))
     for side in sides:
-        shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))
+        least_sure = sorted(side.counted, key=lambda run: -run.timing.clock_error if run.timing else -math.inf)
+        shown += [f"{side.name}: {remark}." for remark in filter(None, map(clock_remark, least_sure))][:1]
     gap, unit = result.loss.difference, result.loss_unit
     apart = f"{right} {difference_text(result.loss, unit)}{unit} beside {left}: " if gap and gap.value else ""
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")

@@ -28,12 +28,14 @@ from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, fl
 def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: Plant) -> None:
     """20 steps of 50 ms: the lines are known to within 0.25 s."""
     fast = [Planted(name, (0.05,), (None,), steps=20, tries=(Try(0, 20),), printed=True) for name in ("a", "b")]
-    runs = planted(*fast)
-    assert [run.timing for run in runs] == [None, None]
-    assert all(UNTIMED in flags_of(run) for run in runs)
-    one = compare(*conditions_of(runs))
+    timed = [Planted(name, (0.3, 0.4, 0.5), printed=True) for name in ("c", "d")]
+    first, second, *runs = planted(*fast, *timed)
+    assert [first.timing, second.timing] == [None, None]
+    assert all(UNTIMED in flags_of(run) for run in (first, second))
+    one = compare(*conditions_of([first, second]))
     assert "step time" not in {name for name, *_ in figures(one)}
     assert f"b: {UNTIMED}." in verdict(one)
+    assert sum("between two lines" in each for each in verdict(compare(*conditions_of(runs)))) == 2
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,7 @@ def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: P
         ((3.01, 3.13, 3.22), "b +0.020 [-0.005, 0.045] nats beside a: not proven: the repeats vary too much."),
     ],
 )
-def test_a_difference_of_losses_has_its_interval_and_a_margin(
-    planted: Plant, losses: tuple[float, ...], end: str
-) -> None:
+def test_a_difference_of_losses_has_an_interval_and_margin(planted: Plant, losses: tuple[float, ...], end: str) -> None:
     one = compare(*conditions_of(planted(Planted("a", held_out=(3.0, 3.1, 3.2)), Planted("b", held_out=losses))))
     assert verdict(one)[-1] == f"Held-out loss: {end}"
 
