@@ -41,12 +41,10 @@ def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
             return "its agent is gone"
         time.sleep(POLL_S)
         before, sign = sign, _sign_of_life()
-        # Counted, not timed: a job that was suspended as a whole has not been silent.
-        silent_s = silent_s + POLL_S if sign and sign == before else 0.0
-        if silent_s:
-            silent.set()
-        else:
-            silent.clear()
+        # Counted, not timed, and not while the rank is stopped: a job that was suspended has not been silent.
+        runs = _entry(rank[0])[0] not in ("T", "t")
+        silent_s = silent_s + POLL_S if runs and sign and sign == before else 0.0
+        (silent.set if silent_s else silent.clear)()
     return "its agent gave no sign of life for %.0f s" % silent_s
 
 
@@ -88,13 +86,18 @@ def _lives(process: Process) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """Return when the process began, "" if it is over: a zombie keeps its entry until its parent collects it."""
+    """Return when the process began, "" if it is over."""
+    return _entry(pid)[1]
+
+
+def _entry(pid: int) -> Tuple[str, str]:
+    """Return the state and the start of a process, "" if it is over: a zombie has an entry until it is collected."""
     try:
         with open("/proc/%d/stat" % pid) as file:
             fields = file.read().rsplit(")", 1)[1].split()
     except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+        return "", ""
+    return ("", "") if fields[0] in "ZX" else (fields[0], fields[19])
 
 
 if __name__ == "__main__":

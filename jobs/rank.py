@@ -312,10 +312,7 @@ def _take_place() -> None:
 
 
 def _begin_guard() -> None:
-    """Start the process that ends this process when nobody may need it any more.
-
-    It is no child of ours: a script may wait for all of its children.
-    """
+    """Start guard.py, which is no child of this process: a script may wait for all of its children."""
     agent, rank = os.environ.get("CAMPAIGN_AGENT_PID"), str(os.getpid())
     if not agent:
         return

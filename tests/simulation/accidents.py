@@ -49,12 +49,7 @@ class Effects:
 
     @contextmanager
     def expecting(self, number: int, accident: Callable[[Exception], None] | None) -> Iterator[None]:
-        """The accident will happen at the effect of that number, if the pass gets so far.
-
-        Args:
-            number: From 1.
-            accident: Called with the error that would be usual there, which it may raise.
-        """
+        """The accident happens at the effect of that number, from 1; it gets the usual error, which it may raise."""
         self._left, self._accident, self.happened = number, accident, False
         try:
             yield

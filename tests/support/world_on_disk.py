@@ -186,14 +186,9 @@ class World:
         loss: float | None = 1.0,
         ended_by: str = "",
     ) -> None:
-        """Plays the agents of all jobs that wait: claims, reports three steps, ends.
+        """Plays the agents of all jobs that wait: claims what is not taken or closed, reports three steps, ends.
 
-        An attempt whose claim is taken, or that was closed, is not run, as by the real agent.
-
-        Args:
-            exit_code: the rank's; None for one that a signal ended.
-            loss: of each step; None for no step at all.
-            ended_by: why the agent ended it, as of `NodeOutcome`.
+        A rank without an `exit_code` was ended by a signal, without a `loss` it makes no step.
         """
         for key, view in list(self.cluster.jobs.items()):
             if view.state == "PENDING" and self.paths.batch(view.token).exists():

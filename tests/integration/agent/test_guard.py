@@ -147,6 +147,14 @@ def test_a_rank_that_nobody_may_need_is_ended(node: Node, what: str, script: str
     assert reason in node.ended()
 
 
+def test_a_rank_that_is_suspended_with_its_agent_is_not_ended(node: Node) -> None:
+    node.train()
+    for process in (node.rank, node.agent):
+        process.send_signal(signal.SIGSTOP)
+    node.wait_for_looks()
+    assert node.rank.poll() is None
+
+
 @pytest.mark.parametrize("trouble", ["progress folder gone", "current gone", "current torn", "signals"])
 def test_a_rank_that_is_needed_lives(node: Node, trouble: str) -> None:
     node.train()
