@@ -64,8 +64,7 @@ class _Before(NamedTuple):
 class _Drained:
     until_s: float  # when to leave the rest to the next pass, by this process's steady clock
     troubles: list[Unreachable] = field(default_factory=list)
-    # ids of runs whose spools hold more: their ends are judged when all is read
-    unread: set[int] = field(default_factory=set)
+    unread: set[int] = field(default_factory=set)  # ids of runs whose spools hold more, judged when all is read
 
 
 @dataclass(frozen=True)

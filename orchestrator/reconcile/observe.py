@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -236,12 +236,16 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
 
 def _fixes_batch(run: RunRow, read_config: Callable[[], RunConfig], paths: CampaignPaths) -> bool:
     """Return whether nothing in a script's command and code asks for the micro-batch; False if that is unknown."""
-    copy = CopyPaths(paths.code(code_of(run, read_config())))
     with suppress(OSError, DamagedCopy):
-        files = (copy.folder / path for path in copy.read().files)
-        texts = (file.read_bytes() for file in files if file.is_file())
-        return not any(map(_MICRO_BATCH.search, chain([read_config().model_dump_json().encode()], texts)))
+        asks = _MICRO_BATCH.search(read_config().model_dump_json().encode())
+        return not (asks or _code_asks(paths.code(code_of(run, read_config()))))
     return False
+
+
+@cache
+def _code_asks(copy: Path) -> bool:  # which never changes, and every pass looks at a run that has failed
+    files = (copy / path for path in CopyPaths(copy).read().files)
+    return any(_MICRO_BATCH.search(file.read_bytes()) for file in files if file.is_file())
 
 
 def _by_losses(attempt: AttemptView) -> bool:

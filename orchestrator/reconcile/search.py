@@ -160,11 +160,6 @@ class SearchStep:
     exhausted: bool = False
     open: bool = False
 
-    @property
-    def changes(self) -> bool:
-        """Whether any run changes."""
-        return bool(self.measured or self.promoted or self.pruned or self.new)
-
 
 def template_of(campaign: CampaignRow) -> TrialTemplate | None:
     """Return the template of a campaign's trials; None if it has no search."""
@@ -281,7 +276,8 @@ def _next_rung(run: TrialRun, template: TrialTemplate) -> Run:
 def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step: SearchStep) -> bool:
     document = campaign.provenance["search"]
     flags = {"open": step.open, "exhausted": step.exhausted}
-    if not step.changes and all(document.get(name, False) == value for name, value in flags.items()):
+    changes = bool(step.measured or step.promoted or step.pruned or step.new)
+    if not changes and all(document.get(name, False) == value for name, value in flags.items()):
         return False
     with writer.write() as conn:
         fresh = queries.lock_campaign(conn, campaign.id)
@@ -298,7 +294,7 @@ def _write(writer: FencedWriter, campaign: CampaignRow, state: SearchState, step
             changed[row.id] = {**on, "state": RunState.PENDING, "reason": "", "not_before_s": None}
         bulk.change_runs(conn, changed)
         bulk.insert_runs(conn, campaign.id, [new_run(run, run.ordinal or 0, state.code) for run in step.new])
-    return step.changes
+    return changes
 
 
 def _events(state: SearchState, step: SearchStep) -> Iterator[queries.NewEvent]:
