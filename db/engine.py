@@ -8,7 +8,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ _HARMLESS_OPTIONS: Final = frozenset(
     sslsni ssl_max_protocol_version ssl_min_protocol_version target_session_attrs tcp_user_timeout user""".split()  # noqa: SIM905
 )
 _POLL_S: Final = 0.002
-_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
+TABLES: Final = frozenset({"campaign", "run", "attempt"})  # of every version
 _FORMS: Final = "sqlite:///FILE or postgresql://HOST/NAME"
 _ENCODE: Final = "percent-encode the password: @ is %40, / is %2F, : is %3A; or keep it in ~/.pgpass"
 _MAKE_UTF8: Final = (
@@ -167,8 +167,9 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
     def connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver starts no transaction of its own
         connection.execute("PRAGMA foreign_keys = ON")
-        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-        if mode.upper() != journal and not is_of_others({name for (name,) in connection.execute(_TABLES)}):
+        if not contents(connection.execute) >= TABLES:  # new, or another program's: it stays as it is
+            return
+        if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != journal:
             with one_writer(engine.url):
                 connection.execute(f"PRAGMA journal_mode = {journal}")
         _give_logs(connection, Path(str(engine.url.database)))
@@ -176,9 +177,9 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
     event.listen(engine, "begin", _begin)
 
 
-def is_of_others(tables: Collection[str]) -> bool:
-    """Return whether another program made the SQLite file that has these tables: it stays as it is."""
-    return bool(tables) and "campaign" not in tables
+def contents(execute: Callable[[str], Iterable[Any]]) -> set[str]:
+    """Return the names of tables, views and indexes of a SQLite file."""
+    return {name for (name,) in execute("SELECT name FROM sqlite_master")}
 
 
 def _give_logs(connection: sqlite3.Connection, path: Path) -> None:

@@ -18,7 +18,6 @@ from sqlalchemy import (
     event,
     func,
     insert,
-    inspect,
     literal_column,
     select,
     table,
@@ -28,7 +27,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dscampaign.files.private_files import make_private, open_private
 
-from .engine import BEGIN, is_of_others, make_engine, one_writer, parse_url, without_password
+from .engine import BEGIN, TABLES, contents, make_engine, one_writer, parse_url, without_password
 from .errors import (
     TRY_AGAIN,
     SchemaMismatch,
@@ -178,11 +177,12 @@ class Store:
         _create_file(path)
         self._file = path, _identity(path)
         with self.read() as conn:
-            new = _is_empty(conn)  # never used, or its maker died before the one transaction below
+            new = not contents(conn.exec_driver_sql)  # never used, or its maker died before the one transaction below
         if new:
             with self.write() as conn:
-                if _is_empty(conn):  # still: another process may have been faster
+                if not contents(conn.exec_driver_sql):  # still: another process may have been faster
                     create_tables(conn)
+            self.close()  # the next connection sets the journal
 
     def _check_file(self) -> None:
         """Make sure that the file is still the opened file: SQLite would go on in a deleted file."""
@@ -304,9 +304,9 @@ def check_version(conn: Connection) -> None:
 def read_version(conn: Connection) -> str | None:
     """Return the schema revision of a database, None if it has no schema."""
     if conn.dialect.name == "sqlite":
-        if is_of_others(tables := inspect(conn).get_table_names()):
+        if (names := contents(conn.exec_driver_sql)) and not names >= TABLES:
             raise StoreError("another program made this database", hint="name another file: `--store sqlite:///FILE`")
-        has_version = _VERSION.name in tables
+        has_version = _VERSION.name in names
     else:  # SQLAlchemy's own question costs more, and a thousand agents ask it every five seconds
         has_version = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
     if not has_version:
@@ -331,7 +331,3 @@ def _create_file(path: Path) -> None:
 def _identity(path: Path) -> _Identity:
     info = path.stat()
     return info.st_dev, info.st_ino
-
-
-def _is_empty(conn: Connection) -> bool:
-    return not inspect(conn).get_table_names()

@@ -18,6 +18,9 @@ _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 
 def upgrade(store: Store) -> tuple[str | None, str]:
     """Make tables, or apply missing migrations, in a single transaction; return the revision before and after."""
+    if store.is_sqlite:
+        with store.read() as conn:
+            read_version(conn)  # beside another program's file, not even a lock is made
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do
             conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")

@@ -104,10 +104,9 @@ def sweep(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> list[Kept]:
                 kept.append(place.kept)
             elif not at or len(place.path.relative_to(root).parts) >= len(at):  # not the folders on the way to it
                 kept += _removed(place)
-    except FileNotFoundError:
-        pass
     except OSError as error:
-        kept.append(Kept(root.joinpath(*at), error.strerror or str(error), error))
+        if error.errno != errno.ENOENT:
+            kept.append(Kept(root.joinpath(*at), error.strerror or str(error), error))
     return kept
 
 
@@ -117,10 +116,8 @@ def _removed(place: Place) -> list[Kept]:
             os.rmdir(place.path.name, dir_fd=place.folder)
         else:
             os.unlink(place.path.name, dir_fd=place.folder)
-    except FileNotFoundError:
-        return []
     except OSError as error:
-        if error.errno == errno.ENOTEMPTY:  # what stays in it is reported
+        if error.errno in (errno.ENOENT, errno.ENOTEMPTY):  # what stays in it is reported
             return []
         if error.errno == errno.EBUSY:
             return [Kept(place.path, "something is mounted there")]

@@ -56,15 +56,16 @@ def test_a_file_that_is_deleted_while_in_use_is_missed_at_once(tmp_path: Path, a
         new_campaign(conn)
 
 
-def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", ["TABLE run (id)", "TABLE campaign (id)", "VIEW v AS SELECT 1"])
+def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path, made: str) -> None:
     path = tmp_path / "theirs.db"
     with sqlite3.connect(path) as theirs:
-        theirs.execute("CREATE TABLE run (id)")
+        theirs.execute(f"CREATE {made}")
     before = path.read_bytes()
     for options in ({}, {"create": True}, {"check_schema": False}):
         with pytest.raises(StoreError, match="another program made this database"):
             upgrade(Store.open(f"sqlite:///{path}", **options))
-    assert path.read_bytes() == before
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
 
 
 def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
