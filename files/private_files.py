@@ -39,21 +39,21 @@ def concerns_one_file(error: OSError) -> bool:
     return error.errno in _OF_ONE_FILE
 
 
-_ACCESS_LIST: Final = "system.posix_acl_access"
+ACCESS_LIST: Final = "system.posix_acl_access"
 _OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 
 
 def has_access_list(place: Path) -> bool:
     """Return whether a place has an access control list besides its mode, as by setfacl."""
     try:
-        return _ACCESS_LIST in os.listxattr(place)
+        return ACCESS_LIST in os.listxattr(place)
     except OSError:  # a file system without them
         return False
 
 
 def drop_lists(place: str | Path | int) -> None:
     """Remove the access control lists of a file or folder, and the list for new files in it, if that is possible."""
-    for name in (_ACCESS_LIST, "system.posix_acl_default"):
+    for name in (ACCESS_LIST, "system.posix_acl_default"):
         with suppress(OSError):
             os.removexattr(place, name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from dscampaign.files.private_files import open_regular
+from dscampaign.files.private_files import ACCESS_LIST, open_regular
 
 from .errors import UserError
 
@@ -53,6 +54,8 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     refuse_links_of_others(path.parent, path)
     if path.is_symlink():
         path = path.resolve()
+    if path.exists() and not os.access(path, os.W_OK, effective_ids=True):  # a new name would not ask for that right
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     mode, encoding, newline = ("wb", None, None) if binary else ("w", "utf-8", "")
     if path.exists() and not path.is_file():
         with path.open(mode, encoding=encoding, newline=newline) as stream:
@@ -65,7 +68,7 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             with suppress(FileNotFoundError):  # a new file has the mode that the user's umask gives
-                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
+                _keep_rights(path, descriptor)
             with os.fdopen(descriptor, mode, encoding=encoding, newline=newline) as stream:
                 yield stream
                 stream.flush()
@@ -76,6 +79,21 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
             raise
     finally:
         os.close(folder)
+
+
+def _keep_rights(path: Path, descriptor: int) -> None:
+    """Give an open file the owner, group and mode of the file that it replaces; if that is impossible, fewer rights."""
+    info, access_list = path.stat(), None
+    with suppress(OSError):  # it has none
+        access_list = os.getxattr(path, ACCESS_LIST)
+    mode = stat.S_IMODE(info.st_mode)
+    try:
+        os.fchown(descriptor, info.st_uid if os.geteuid() == 0 else -1, info.st_gid)
+        if access_list:
+            os.setxattr(descriptor, ACCESS_LIST, access_list)
+    except OSError:
+        mode &= ~stat.S_IRWXG
+    os.fchmod(descriptor, mode)
 
 
 def refuse_links_of_others(*places: Path) -> None:
@@ -90,8 +108,13 @@ def refuse_links_of_others(*places: Path) -> None:
             raise UserError(message, "name another place to write to: --output PATH")
 
 
-def check_folder_of(path: Path) -> None:
-    """Check that a file can be created there; raise UserError if it is a folder, or its own folder is missing."""
+def check_folder_of(path: Path, *inputs: Path) -> None:
+    """Check that a file can be created there.
+
+    Raises UserError if it is a folder or one of the ``inputs`` that it is made from, or its own folder is missing.
+    """
+    if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
+        raise UserError(f"{path} is an input of this command", "name another file")
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():

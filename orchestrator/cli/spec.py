@@ -215,7 +215,7 @@ def render(spec: Path, run: str | None, output: Path | None, sets: Sequence[str]
     if output is None:
         echo(script.rstrip("\n"))
         return
-    check_folder_of(output)
+    check_folder_of(output, spec)
     with whole_file(output) as stream:
         stream.write(script)
     echo_err(f"wrote {output}; `sbatch {shlex.quote(str(output))}` runs it")

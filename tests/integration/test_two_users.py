@@ -85,16 +85,6 @@ def planted_store(machine: Machine) -> Path:
     return path
 
 
-def test_planted_settings_are_refused_with_their_owner(machine: Machine) -> None:
-    folder, store = project(machine), planted_store(machine)
-    (machine.public / "campaign.toml").write_text(f'store = "sqlite:///{store}"\n')
-    machine.attacker.takes(machine.public / "campaign.toml")
-    done = machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", cwd=folder)
-    assert done.returncode == 2
-    assert f"{machine.public}/campaign.toml belongs to user {machine.attacker.uid}" in done.stderr
-    assert not seen(machine)
-
-
 @pytest.mark.parametrize(
     "options", [pytest.param("--dir={public}", marks=pytest.mark.nightly), "--store=sqlite:///{public}/campaign.db"]
 )
@@ -124,18 +114,6 @@ def test_a_planted_folder_of_compiled_code_is_not_used(machine: Machine) -> None
     assert not Path(attempt["TRITON_CACHE_DIR"]).is_relative_to(machine.public)
 
 
-def test_a_folder_that_can_be_exchanged_runs_nothing(machine: Machine) -> None:
-    """The parent is open to a group, as folders of projects are: what is below it can be put in another's place."""
-    folder = project(machine)
-    open_to_all = machine.public / "open"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    done = machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", f"--dir={open_to_all}/dir", cwd=folder)
-    assert done.returncode != 0
-    assert f"others can write to {open_to_all}" in done.stderr
-    assert not seen(machine)
-
-
 def test_a_folder_of_a_project_hands_down_no_right_to_write(machine: Machine) -> None:
     """Its default access control list names the attacker, and the kernel ignores the umask below such a one."""
     folder = project(machine)
@@ -148,21 +126,6 @@ def test_a_folder_of_a_project_hands_down_no_right_to_write(machine: Machine) ->
     with machine.attacker.at_work():
         assert os.access(folder, os.X_OK, effective_ids=True)
         assert [place for place in places if os.access(place, os.W_OK, effective_ids=True)] == []
-
-
-def test_a_report_is_not_written_through_a_planted_link(machine: Machine) -> None:
-    folder, own = project(machine), machine.victim.home / ".bashrc"
-    assert machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", cwd=folder).returncode == 0
-    own.write_text("mine")
-    machine.victim.takes(own)
-    planted = machine.public / "mine-report"
-    planted.mkdir()
-    planted.chmod(0o777)
-    (planted / ".report.html.partial").symlink_to(own)
-    (planted / "report.html").symlink_to(own)
-    machine.attacker.takes(planted, *planted.iterdir())
-    machine.victim.campaign("report", "mine", f"--dir={folder}/campaign", cwd=machine.public)
-    assert own.read_text() == "mine"
 
 
 LOOKS = """

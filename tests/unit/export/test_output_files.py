@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.files.private_files import ACCESS_LIST
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.report.page import write
 from dscampaign.orchestrator.user_files import whole_file
+from dscampaign.tests.unit.files.test_ownership import set_acl
 
 SOMEBODY = 4711
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user's")
@@ -40,22 +42,34 @@ def test_a_file_is_replaced_as_a_whole_and_is_as_open_as_the_user_s_files_are(tm
     with whole_file(path):
         pass
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    set_acl(path, mask=6)
+    with whole_file(path):
+        pass
+    assert ACCESS_LIST in os.listxattr(path)
+
+
+@as_root
+def test_a_file_of_another_keeps_its_owner_and_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.touch(mode=0o640)
+    os.chown(path, SOMEBODY, SOMEBODY)
+    with whole_file(path):
+        pass
+    assert (path.stat().st_uid, path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (SOMEBODY, SOMEBODY, 0o640)
+    tmp_path.chmod(0o777)
+    monkeypatch.chdir(tmp_path)  # the folders above are closed
+    os.seteuid(SOMEBODY + 1)
+    try:
+        with pytest.raises(PermissionError), whole_file(Path("a.csv")):
+            pass
+    finally:
+        os.seteuid(0)
 
 
 def test_nothing_is_left_of_one_that_fails(tmp_path: Path) -> None:
     with pytest.raises(TypeError), whole_file(tmp_path / "a", binary=True) as stream:
         stream.write("no bytes")
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", [".report.html.partial", ".conditions.csv.partial"])
-def test_a_link_that_waits_under_the_name_of_a_partial_file_leads_nowhere(tmp_path: Path, name: str) -> None:
-    mine, folder = tmp_path / "profile", tmp_path / "sweep-report"
-    mine.write_text("mine")
-    folder.mkdir()
-    (folder / name).symlink_to(mine)
-    write.write_files(folder, {"report.html": "<html>", "conditions.csv": "a,b"})
-    assert (mine.read_text(), (folder / "report.html").read_text()) == ("mine", "<html>")
 
 
 @as_root
