@@ -25,8 +25,7 @@ from dscampaign.orchestrator.formatting import clean
 _COLOURS: Final = {"blue": "secondary", "cyan": "primary", "green": "success", "yellow": "warning", "red": "error"}
 """Colours of cells, by the theme's names."""
 
-NARROW: Final = 100
-"""Below so many characters, one blank is between two columns instead of two."""
+NARROW: Final = 100  # below so many characters, one blank is between two columns instead of two
 
 Cell = str | tuple[str, str] | list[float]
 

@@ -14,12 +14,10 @@ from dscampaign.orchestrator.user_files import refuse_links_of_others, whole_fil
 from . import documents
 from .model import LiveStore
 
-_MARK: Final = ".campaign-serve"
-"""A file in each folder that this made."""
+_MARK: Final = ".campaign-serve"  # a file in each folder that this made, with the names of the pages
 
 _LOG_BYTES: Final = 1 << 14
-_DETAILED: Final = 1000
-"""So many runs have a page of their own."""
+_DETAILED: Final = 1000  # so many runs have a page of their own
 
 
 def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
@@ -35,9 +33,12 @@ def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links_of_others(mark)
-        mark.touch()
-        written = []
+        own, written = set(mark.read_text().splitlines() if mark.exists() else ()), []
         for name, title, data in _pages(live, only):
+            if name not in own and (folder / name).exists():
+                raise UserError(f"{folder / name} is of no earlier export", "name another folder")
+            with mark.open("a") as names:
+                names.write(f"{name}\n" * (name not in own))
             with whole_file(folder / name) as stream:
                 stream.write(documents.page_of(title, data)[0])
             written.append(folder / name)

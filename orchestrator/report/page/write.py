@@ -47,7 +47,7 @@ def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
         **{figures[name]: svg for name, svg in svgs.items()},
     }
     there = [folder / name for name in files if (folder / name).exists()]
-    if there and "schema_version" not in (read_json(folder / "report.json") or {}):
+    if there and not {"schema_version", "campaign", "workloads"} <= (read_json(folder / "report.json") or {}).keys():
         raise UserError(f"{there[0]} exists and belongs to no report", "name another folder: --output FOLDER")
     write_files(folder, files)
     return [folder / name for name in sorted(files, key=lambda name: name != PAGE)]

@@ -297,3 +297,8 @@ def test_several_campaigns_have_a_list(opened: Browser, served: Served, tmp_path
     assert main(words) == 0
     assert (tmp_path / "out" / "mine.html").read_text() == "x"
     assert '"two"' not in (tmp_path / "out" / "index.html").read_text()
+    words[-1] = str(tmp_path / "one")
+    assert main(words) == 0
+    (tmp_path / "one" / "two.html").write_text("x")
+    assert main([words[0], *words[2:]]) == 2
+    assert (tmp_path / "one" / "two.html").read_text() == "x"

@@ -194,6 +194,7 @@ def test_a_search_without_a_confirmed_trial_has_an_answer_and_a_report(planted_u
     assert first(found).title == UNCONFIRMED
     assert setup(found).is_empty
     (tmp_path / "report.md").write_text("of the user")
-    with pytest.raises(UserError, match=r"report\.md exists and belongs to no report"):
+    (tmp_path / "report.json").write_text('{"schema_version": "of another program"}')
+    with pytest.raises(UserError, match=r"report\.json exists and belongs to no report"):
         write_report(found, tmp_path, 0.0)
     assert write_report(found, tmp_path / "report", 0.0) == write_report(found, tmp_path / "report", 1.0)
