@@ -44,10 +44,10 @@ def open_to_readers(paths: AttemptPaths) -> None:
     """Open the files that the ranks have made in an attempt that is shared. Raises OSError: the folder is away."""
     if not is_opened(paths.dir):
         return
-    folders = filter(Path.is_dir, (paths.dir, paths.logs, paths.ranks))
-    for file in [file for folder in folders for file in folder.iterdir()]:
+    folders = filter(Path.is_dir, (paths.logs, paths.ranks))
+    for file in [paths.metrics, *(file for folder in folders for file in folder.iterdir())]:
         with suppress(FileNotFoundError):
             info = file.lstat()
-            closed = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP
-            if closed and file != paths.forward_payload:
+            single = stat.S_ISREG(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.geteuid()
+            if single and not info.st_mode & stat.S_IRGRP:
                 open_file(file)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -38,24 +39,31 @@ from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHeld, Lea
 from dscampaign.orchestrator.reconcile.loop import make_executor
 from dscampaign.orchestrator.reconcile.observe import list_jobs
 
-_FILES: Final = (
+
+def _names(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of names, with those that `files.atomic_files` gives these files until they are complete."""
+    return re.compile(rf"{pattern}|\.({pattern})\.\d+\.[0-9a-f]{{8}}")
+
+
+_ATTEMPT: Final = _names(
     r"claim(-\d+)?|re(started|size)\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"
     r"|train\.json|stop|did-not-fit-\d+\.json|(heartbeat|outcome)-\d+\.json|(reserve|hostfile)-\d+"
-    r"|logs/(\w+_rank\d+|(launcher|forward)-\w+)\.log|ranks/rank-\d+\.json(\.\d+)?"
+    r"|logs/(\d+_rank\d+|launcher-\d+|forward-(mlflow|tensorboard|wandb))\.log|ranks/rank-\d+\.json(\.\d+)?"
+    r"|profile/(trace\.json\.gz|operators\.txt)"
 )
-_JOB_FILES: Final = (
-    r"payloads\.jsonl|closed|cluster|host|submission\.sh|\d+\.log|\w+_log\.(out|err)|(job|setup)-\w+\.json|joins-.+"
+_ATTEMPT_FOLDERS: Final = frozenset({"", "logs", "ranks", "profile", "search"})
+_SEARCH_ROUND: Final = re.compile(r"^search/from-\d+(/|$)")
+_BATCH: Final = _names(
+    r"payloads\.jsonl|closed|cluster|host|submission\.sh|\d+\.log|\d\w*_log\.(out|err)|(job|setup)-\d\w*\.json"
+    r"|joins-\d+-.+"
 )
-_TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"
-"""The name that `files.atomic_files` gives a file until it is complete."""
-
-_ATTEMPT: Final = re.compile(rf"{_FILES}|{_TEMPORARY.format(_FILES)}")
-_BATCH: Final = re.compile(rf"{_JOB_FILES}|{_TEMPORARY.format(_JOB_FILES)}")
-_CURRENT: Final = re.compile(rf"current|{_TEMPORARY.format('current')}")
-_MARKER: Final = re.compile(rf"{re.escape(MARKER)}|{_TEMPORARY.format(re.escape(MARKER))}")
-_SEARCH: Final = re.compile(rf"[^.]+\.json|{_TEMPORARY.format(r'[^.]+.json')}")
+_CURRENT: Final = _names("current")
+_FORWARD: Final = _names(r"\w+-(mlflow|tensorboard|wandb)\.json")
+_MARKER: Final = _names(re.escape(MARKER))
+_SEARCH: Final = _names(r"[0-9a-f]{16}\.json")
+_CHECKPOINT: Final = re.compile(rf"g\d{{4,}}-step\d{{8,}}({re.escape(checkpoint.DRAFT_SUFFIX)})?")
+_EXPERIMENT: Final = re.compile(r"[0-9a-f]{6}")
 _EVENTS: Final = re.compile(r"events\.out\.tfevents\..+")
-_ATTEMPT_TREES: Final = frozenset({"search", "profile"})
 _FOLDERS: Final = frozenset({"runs", "batches", "searches", "tensorboard"})
 
 
@@ -69,7 +77,7 @@ class CampaignParts:
     others: Collection[tuple[str, ...]] = field(default=())  # places with files of others, which stay
 
     @classmethod
-    def of(cls, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
+    def of(cls, paths: CampaignPaths, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
         """Return the classifier of a campaign with these rows."""
         names = {run.id: run.name for run in runs}
         by_run: dict[str, set[str]] = defaultdict(set)
@@ -77,7 +85,7 @@ class CampaignParts:
             by_run[run.name].add(f"checkpoints/{run.config_hash}")
         for row in attempts:
             by_run[names[row.run_id]] |= {f"checkpoints/{row.config_hash}", f"g{row.generation:04d}"}
-        return cls(by_run, {row.token for row in attempts})
+        return cls(by_run, {row.token for row in attempts}, _of_others(paths, runs))
 
     def __call__(self, parts: tuple[str, ...]) -> Part | None:
         """Return how much of the place with these names is ours."""
@@ -90,22 +98,23 @@ class CampaignParts:
                 return _file(_BATCH, inner[0]) if inner else Part.FOLDER
             case ["searches", name]:
                 return _file(_SEARCH, name)
-            case ["tensorboard", run, *inner] if run in self.runs or run.rpartition("-")[0] in self.runs:
-                return _file(_EVENTS, inner[0]) if inner else Part.FOLDER
+            case ["tensorboard", folder, *inner]:
+                run, _, experiment = folder.rpartition("-")
+                if folder in self.runs or (run in self.runs and _EXPERIMENT.fullmatch(experiment)):
+                    return _file(_EVENTS, inner[0]) if inner else Part.FOLDER
         return None
 
 
 def _in_run(names: Sequence[str], parts: Collection[str]) -> Part | None:
     name, *inner = names
     if name == "forward":
-        return Part.TREE
+        return Part.FOLDER if not inner else Part.TREE if inner == ["wandb"] else _file(_FORWARD, "/".join(inner))
     if name == "checkpoints" and inner:
         return (Part.TREE if inner[1:] else Part.FOLDER) if f"checkpoints/{inner[0]}" in parts else None
     if name not in (*parts, "checkpoints"):
         return _file(_CURRENT, name)
-    if inner in ([], ["logs"], ["ranks"]):
-        return Part.FOLDER
-    return Part.TREE if inner[0] in _ATTEMPT_TREES else _file(_ATTEMPT, "/".join(inner))
+    path = _SEARCH_ROUND.sub("", "/".join(inner))  # which is an attempt of its own
+    return Part.FOLDER if path in _ATTEMPT_FOLDERS else _file(_ATTEMPT, path)
 
 
 def _file(pattern: re.Pattern[str], name: str) -> Part | None:
@@ -161,19 +170,20 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
         raise UserError(f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}", hint)
     if not (is_gone or (fresh.desired == REMOVED and not campaign_folder.paths.marker.exists())):
         campaign_folder.require(store.url_without_password)
-    parts = CampaignParts.of(runs, attempts)
-    parts = replace(parts, others=_with_other_files(campaign_folder.paths, runs))
+    parts = CampaignParts.of(campaign_folder.paths, runs, attempts)
     size, kept = (0, [Kept(folder, "a symbolic link")]) if folder.is_symlink() else measure(folder, parts)
     size_bytes = size if os.path.lexists(folder) else None
     return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size_bytes, parts, tuple(kept))
 
 
-def _with_other_files(paths: CampaignPaths, runs: Sequence[RunRow]) -> set[tuple[str, ...]]:
-    """Return checkpoints of the built-in trainer with more than it wrote; without a manifest, a removal broke off."""
+def _of_others(paths: CampaignPaths, runs: Sequence[RunRow]) -> set[tuple[str, ...]]:
+    """Return places beside the built-in trainer's checkpoints that it did not make, and those with files of others."""
     folders = [paths.run(run.name).dir for run in runs if not run.config.get("command")]
-    manifests = f"checkpoints/*/g*-step*[0-9]/{checkpoint.MANIFEST}"
-    saved = (place.parent for folder in folders for place in folder.glob(manifests))
-    return {path.relative_to(paths.dir).parts for path in saved if not checkpoint_retention.is_ours(path)}
+    places = [place for folder in folders for place in folder.glob("checkpoints/*/*")]
+    others = {place for place in places if not _CHECKPOINT.fullmatch(place.name)}
+    whole = {place for place in places if (place / checkpoint.MANIFEST).exists()}  # else half saved or half removed
+    others |= {place for place in whole if not checkpoint_retention.is_ours(place)}
+    return {place.relative_to(paths.dir).parts for place in others}
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
@@ -232,9 +242,6 @@ def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:
 
 
 SURE_S: Final = 3600.0  # age from which nobody is about to use a file that no row names
-
-
-# -- garbage -----------------------------------------------------------------------------------------------------------
 
 
 class GarbageKind(StrEnum):
@@ -323,27 +330,19 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
                 yield Kept(path, "it contains files that its manifest does not list")
         for name in {run.config_hash, *(row.config_hash for row in own)}:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
-            yield from _items(GarbageKind.TEMPORARY, (path for path in left if not _is_new(path)), paths.dir)
+            yield from _items(GarbageKind.TEMPORARY, left, paths.dir, time.time() - SURE_S)
 
 
-def _is_new(path: Path) -> bool:
-    with suppress(OSError):
-        return path.lstat().st_mtime + SURE_S > time.time()
-    return False
-
-
-def _items(kind: GarbageKind, paths: Iterable[Path], root: Path) -> Iterator[Item | Kept]:
-    """Yield the places that exist."""
+def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, newest_s: float = inf) -> Iterator[Item | Kept]:
+    """Yield the places that exist and have not changed since ``newest_s``."""
     for path in paths:
         with suppress(OSError):
-            path.lstat()
+            if path.lstat().st_mtime > newest_s:
+                continue
             size, kept = ours.measure(root, at=path.relative_to(root).parts)
             yield from kept
             if not kept:
                 yield Item(kind, path, size)
-
-
-# -- old metrics -------------------------------------------------------------------------------------------------------
 
 
 Thinning = tuple[CampaignRow, Retention]

@@ -55,7 +55,7 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     paths = _own_folder(store, campaign)
     before = Sharing.read(paths.marker)
     name, gid = _group(group or (before.group if before else None))
-    parts = _parts(store, campaign)
+    parts = _parts(store, campaign, paths)
     files = _store_files(store)
     above = {paths.root, *(file.parent for file in files)}
     to_pass = [folder for folder in sorted(above) if not _may(folder, gid, 1) and _is_private(folder, gid)]
@@ -87,7 +87,7 @@ def unshare(store: Store, campaign: CampaignRow) -> list[str]:
     paths = _own_folder(store, campaign)
     paths.dir.chmod(0o700)  # from here on nobody reaches the files below
     was = Sharing.read(paths.marker)
-    for place, descriptor in _opened(paths, _parts(store, campaign)):
+    for place, descriptor in _opened(paths, _parts(store, campaign, paths)):
         drop_lists(descriptor)
         os.fchmod(descriptor, place.info.st_mode & 0o700)
     markers = [marker for marker in paths.root.glob(f"*/{MARKER}") if marker != paths.marker]
@@ -104,9 +104,9 @@ def unshare(store: Store, campaign: CampaignRow) -> list[str]:
     return others
 
 
-def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
+def _parts(store: Store, campaign: CampaignRow, paths: CampaignPaths) -> CampaignParts:
     with store.read() as conn:
-        return CampaignParts.of(queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
+        return CampaignParts.of(paths, queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
 
 
 def _beside_them(own: Path, folders: Sequence[Path], files: Sequence[Path]) -> list[str]:

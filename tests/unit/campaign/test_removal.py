@@ -163,12 +163,21 @@ def test_files_that_the_campaign_did_not_make_stay_and_are_listed(world: World, 
     attempt, batch = run.attempt(1), world.paths.batch(world.attempts("depth-1")[0].token)
     folders = (world.paths.dir, world.paths.runs, batch, run.dir, attempt.dir, attempt.logs, attempt.ranks)
     mine = [theirs(folder / "mine") for folder in folders]
+    names = (*("logs/my_rank0.log", "logs/launcher-old.log", "profile/n", "search/n", "search/from-2/n"), "\n", "-rf")
+    files = [attempt.dir / name for name in names]
+    files += [batch / "joins-notes", batch / "my_log.out", run.dir / "forward" / "notes"]
+    files += [
+        world.paths.dir / name for name in ("searches/notes.json", "tensorboard/depth-1-old/events.out.tfevents.1")
+    ]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     assert cli(world, "rm", "c", "--yes") == 0
     listed = capsys.readouterr().err
     assert all(f"keeps {file.parents[1]}: " in listed for file in mine)
-    assert listed.count("keeps ") == len(mine)
+    assert listed.count("keeps ") == len(mine + files)
     left = {path for path in world.paths.dir.rglob("*") if path.is_file()}
-    assert left == set(mine)
+    assert left == {*mine, *files}
     with pytest.raises(UserError, match="is not empty: batches is not of this campaign"):
         world.record()
 
@@ -307,13 +316,15 @@ def test_a_script_s_own_folder_is_no_half_written_checkpoint(world: World) -> No
 
 def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
     folder = world.paths.run("depth-1").checkpoints(train_built_in(world).config_hash)
-    first, second, _ = [save(folder, step) for step in (1, 2, 3)]
+    first, second, third = [save(folder, step) for step in (1, 2, 3)]
     (first / "notes.txt").touch()
     assert [kept.path for kept in garbage(world).kept] == [first]
     assert kinds(world) == set()
     (second / "manifest.json").unlink()  # as a removal that was interrupted leaves it
+    best = shutil.copytree(third, folder / "best")
+    (folder / "link").symlink_to(third)
     assert cli(world, "rm", "c", "--yes") == 0
-    assert list(folder.iterdir()) == [first]
+    assert sorted(folder.iterdir()) == [best, first, folder / "link"]
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:

@@ -53,14 +53,18 @@ def world(folder: Path) -> World:
     made = make_world(folder)
     os.umask(previous)
     CampaignFolder(find(made.store, "sweep")).complete()
-    attempt, run = made.attempt_paths("done"), CampaignPaths(made.dir, "sweep").run("done")
-    for path in (attempt.forward_payload, attempt.ds_config, run.checkpoints("done") / "weights", batch(made)):
+    attempt = made.attempt_paths("done")
+    for path in (attempt.forward_payload, attempt.ds_config, weights(made), batch(made)):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_text("{}")
     (attempt.logs / "20250101_rank0.log").write_text("said\n")
     for path in [made.dir, *made.dir.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o600)
     return made
+
+
+def weights(world: World) -> Path:
+    return CampaignPaths(world.dir, "sweep").run("done").checkpoints("done") / "g0001-step00000001" / "weights"
 
 
 def batch(world: World) -> Path:
@@ -135,18 +139,17 @@ def test_a_colleague_can_run_the_reading_commands(world: World) -> None:
 def test_a_colleague_reads_nothing_else_and_writes_nothing(world: World) -> None:
     shared(world)
     attempt, run = world.attempt_paths("done"), CampaignPaths(world.dir, "sweep").run("done")
-    weights = run.checkpoints("done") / "weights"
     assert can_read(COLLEAGUE, attempt.ds_config, (GROUP,))
-    for path in (batch(world), attempt.forward_payload, weights):
+    for path in (batch(world), attempt.forward_payload, weights(world)):
         assert not can_read(COLLEAGUE, path, (GROUP,))
     for path in [world.dir, *world.dir.rglob("*")]:
         assert not mode(path) & 0o027, path
     for path in (world.dir / "campaign.db", world.dir / "new", attempt.metrics, attempt.logs / "new", run.dir / "new"):
         assert not can_open(COLLEAGUE, path, "a", (GROUP,))
     shared(world, checkpoints=True)
-    assert can_read(COLLEAGUE, weights, (GROUP,))
+    assert can_read(COLLEAGUE, weights(world), (GROUP,))
     shared(world)
-    assert not can_read(COLLEAGUE, weights, (GROUP,))
+    assert not can_read(COLLEAGUE, weights(world), (GROUP,))
 
 
 @as_root
@@ -188,9 +191,11 @@ def test_nothing_linked_to_is_opened(world: World, folder: Path) -> None:
     (run.dir / "linked").symlink_to(private)
     (run.attempt(1).logs / "linked").symlink_to(private / "diary")
     os.link(private / "diary", run.attempt(1).logs / "hard")
+    (notes := run.checkpoints("done") / "notes").touch(mode=0o600)
     run.forward.symlink_to(private)
     shared(world, checkpoints=True)
-    assert (mode(private), mode(private / "diary")) == (0o700, 0o600)
+    open_to_readers(run.attempt(1))
+    assert (mode(private), mode(private / "diary"), mode(notes)) == (0o700, 0o600, 0o600)
     unshare(world.store, find(world.store, "sweep"))
     assert (mode(private), mode(private / "diary")) == (0o700, 0o600)
 
