@@ -58,7 +58,7 @@ _BATCH: Final = _names(
     r"|joins-\d+-.+"
 )
 _CURRENT: Final = _names("current")
-_FORWARD: Final = _names(r"\w+-(mlflow|tensorboard|wandb)\.json")
+_FORWARD: Final = _names(r"\w+-(mlflow|tensorboard|wandb)\.(json|lock)")
 _MARKER: Final = _names(re.escape(MARKER))
 _SEARCH: Final = _names(r"[0-9a-f]{16}\.json")
 _CHECKPOINT: Final = re.compile(rf"g\d{{4,}}-step\d{{8,}}({re.escape(checkpoint.DRAFT_SUFFIX)})?")

@@ -27,7 +27,7 @@ def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
     """
     mark = folder / _MARK
     refuse_links_of_others(folder)
-    if folder.exists() and not mark.is_file() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (mark.is_symlink() or not mark.is_file()) and (not folder.is_dir() or any(folder.iterdir())):
         trouble = "is not empty" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {trouble}", "name a new folder, or one that this command made")
     try:
