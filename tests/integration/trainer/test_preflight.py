@@ -85,7 +85,7 @@ def given_to(deepspeed: dict[str, Any], train: dict[str, Any] | None = None) -> 
         ({"checkpoint": {"tag_validation": "maybe"}}, ["checkpoint.tag_validation"], "expecting one of"),
         ({"flops_profiler": {"profile_steps": 1}}, ["flops_profiler.profile_steps"], "is not read"),
         ({"overlap_comm": True}, ["overlap_comm"], "is not read"),
-        ({"optimizer": {"params": {"bettas": [0.9, 0.99]}}}, ["optimizer.params.bettas"], "is no parameter"),
+        ({"optimizer": {"params": {"bettas": [0.9, 0.99]}}}, ["optimizer.params.bettas"], "is not a parameter"),
     ],
 )
 def test_deepspeed_reports_a_mistake_where_it_stands(
