@@ -44,7 +44,10 @@ def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
         # Counted, not timed, and not while the rank is stopped: a job that was suspended has not been silent.
         runs = _entry(rank[0])[0] not in ("T", "t")
         silent_s = silent_s + POLL_S if runs and sign and sign == before else 0.0
-        (silent.set if silent_s else silent.clear)()
+        if silent_s:
+            silent.set()
+        else:
+            silent.clear()
     return "its agent gave no sign of life for %.0f s" % silent_s
 
 

@@ -6,7 +6,7 @@ The spec fills in the values of a run, the node's agent the values of an attempt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -21,6 +21,7 @@ AT_LAUNCH: Final = {
 """Placeholders that only an attempt has values for, with the variables of a script that have them, too."""
 
 OF_A_RANK: Final = "local_rank"  # filled in by each rank when it starts
+_VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
 _FORM: Final = re.compile(r"\{(\{)?([^\W\d][\w.]*)\}(?(1)\})")
 _OPENS: Final = re.compile(r"\[(?=--?[A-Za-z]|[+~]*[A-Za-z_][\w./@]*=)")
 """The beginning of an optional group: a bracket before an option. `[1,{n}]` is a list."""
@@ -29,6 +30,12 @@ _OPENS: Final = re.compile(r"\[(?=--?[A-Za-z]|[+~]*[A-Za-z_][\w./@]*=)")
 def names_in(text: str) -> list[str]:
     """Return the placeholders of a text."""
     return [form[2] for form in _FORM.finditer(text) if not form[1]]
+
+
+def variables_in(texts: Iterable[bytes]) -> frozenset[str] | None:
+    """Return the names after `CAMPAIGN_` in files of code; None if the code puts a name together."""
+    names = {name for text in texts for name in _VARIABLE.findall(text)}
+    return None if b"" in names else frozenset(name.decode() for name in names)
 
 
 def needed_in(words: Sequence[str]) -> list[str]:

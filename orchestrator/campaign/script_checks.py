@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.code_copy import WRITTEN
-from dscampaign.jobs.shared.placeholders import names_in
+from dscampaign.jobs.shared.placeholders import names_in, variables_in
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.matrix import AxisSetting, entries, short_name
@@ -22,7 +22,6 @@ from dscampaign.orchestrator.spec.yaml_source import load
 from .code_copies import Code
 from .submission import Submission
 
-_VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
 _SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})
 _STRATEGY: Final = frozenset({"strategy", "engine", "zero_stage", "offload"})
 _IN_CONFIG: Final = frozenset(
@@ -66,12 +65,7 @@ def checked_code(submission: Submission) -> tuple[dict[str, Code], tuple[Code, .
 
 def variables_read(codes: Sequence[Code]) -> frozenset[str] | None:
     """Return the names after `CAMPAIGN_` in all files of the code; None if not all of it is known."""
-    if not all(code.tree for code in codes):
-        return None
-    names = {name for text in _texts(codes) for name in _VARIABLE.findall(text)}
-    if b"" in names or not codes:  # a name that the script puts together
-        return None
-    return frozenset(name.decode() for name in names)
+    return variables_in(_texts(codes)) if codes and all(code.tree for code in codes) else None
 
 
 def _texts(codes: Sequence[Code]) -> Iterator[bytes]:

@@ -36,9 +36,10 @@ def export(live: LiveStore, only: str | None, folder: Path) -> list[Path]:
         own, written = set(mark.read_text().splitlines() if mark.exists() else ()), []
         for name, title, data in _pages(live, only):
             if name not in own and (folder / name).exists():
-                raise UserError(f"{folder / name} is of no earlier export", "name another folder")
-            with mark.open("a") as names:
-                names.write(f"{name}\n" * (name not in own))
+                raise UserError(f"{folder / name} is not a page of an earlier export", "name another folder")
+            if name not in own:
+                with mark.open("a") as names:
+                    names.write(f"{name}\n")
             with whole_file(folder / name) as stream:
                 stream.write(documents.page_of(title, data)[0])
             written.append(folder / name)

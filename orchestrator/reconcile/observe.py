@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from dscampaign.files.ownership import planted
 from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat
-from dscampaign.jobs.shared import checkpoint, spool_steps
+from dscampaign.jobs.shared import checkpoint, placeholders, spool_steps
 from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.divergence import diverged
 from dscampaign.jobs.shared.job_array import JobRecord, job_record, run_log
@@ -53,8 +52,8 @@ from .shared_jobs import own_part, share_of
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, StoreState, sort_out
 from .stored import Stored, later, waits_for_storage
 
-_MICRO_BATCH: Final = re.compile(rb"\{(?:micro_batch|ds_config)\}|CAMPAIGN_(?:MICRO_BATCH|\w+_CONFIG|(?![A-Z]))")
-"""A placeholder or variable with an attempt's micro-batch, or a name that a script puts together."""
+_SIZED: Final = ("micro_batch", "accumulation", "ds_config")
+"""Placeholders with an attempt's micro-batch."""
 
 
 def observe(
@@ -236,16 +235,18 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
 
 def _fixes_batch(run: RunRow, read_config: Callable[[], RunConfig], paths: CampaignPaths) -> bool:
     """Return whether nothing in a script's command and code asks for the micro-batch; False if that is unknown."""
+    if not set(_SIZED).isdisjoint(placeholders.names_in(read_config().model_dump_json())):
+        return False
     with suppress(OSError, DamagedCopy):
-        asks = _MICRO_BATCH.search(read_config().model_dump_json().encode())
-        return not (asks or _code_asks(paths.code(code_of(run, read_config()))))
+        read = _variables_of(paths.code(code_of(run, read_config())))
+        return read is not None and read.isdisjoint(placeholders.AT_LAUNCH[name] for name in _SIZED)
     return False
 
 
 @cache
-def _code_asks(copy: Path) -> bool:  # which never changes, and every pass looks at a run that has failed
+def _variables_of(copy: Path) -> frozenset[str] | None:  # it never changes, and every pass looks at a failed run
     files = (copy / path for path in CopyPaths(copy).read().files)
-    return any(_MICRO_BATCH.search(file.read_bytes()) for file in files if file.is_file())
+    return placeholders.variables_in(file.read_bytes() for file in files if file.is_file())
 
 
 def _by_losses(attempt: AttemptView) -> bool:

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.user_files import whole_file
 from dscampaign.tests.unit.files.test_ownership import set_acl
 
 SOMEBODY = 4711
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user's")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="LEFT OUT: only root can make a link of another user's")
 
 
 def link_of_another(path: Path, target: Path) -> Path:

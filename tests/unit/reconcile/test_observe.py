@@ -146,6 +146,7 @@ def test_only_this_machine_s_room_is_limited(tmp_path: Path, world: World) -> No
     [
         ("os.environ['CAMPAIGN_STEPS']", {}, True),
         ("os.environ['CAMPAIGN_MICRO_BATCH']", {}, False),
+        ("os.environ['CAMPAIGN_ACCUMULATION']", {}, False),
         ("os.environ[f'CAMPAIGN_{name}']", {}, False),
         ("", {"command": ["train.py", "--deepspeed_config", "{ds_config}", "{depth}"]}, False),
         ("", {"env": {"BATCH": "{micro_batch}"}}, False),
