@@ -41,7 +41,7 @@ class Cause:
 
 
 class Stage(StrEnum):
-    """The part of a campaign that a run belongs to; without `search` and `then` there is only a single part."""
+    """The part of a campaign that a run belongs to; without `search` and `then` there is a single part."""
 
     SCREENING = "screening"
     """A short run of each point before any ran in full, by an earlier version; SCREENED runs did not follow."""
